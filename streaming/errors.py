@@ -1,0 +1,169 @@
+"""The errors of the streaming domain: one shallow tree, translated once at the edge.
+
+Every class carries what the edge needs: a stable ``code`` (the OpenAI error object's ``code``),
+the HTTP status before the headers are out, and whether the session can be resumed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class GatewayError(Exception):
+    """Something the client must be told, in words meant for the client."""
+
+    code: ClassVar[str] = "internal_error"
+    type: ClassVar[str] = "server_error"
+    http_status: ClassVar[int] = 500
+    resumable: ClassVar[bool] = False
+
+    def __init__(
+        self, message: str = "", *, param: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message or (self.__doc__ or self.code).splitlines()[0])
+        self.param = param
+        self.retry_after = retry_after
+
+    def as_openai(self) -> dict[str, Any]:
+        """The OpenAI error object: ``{"error": {message, type, param, code, resumable}}``."""
+        return {
+            "error": {
+                "message": str(self),
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+                "resumable": self.resumable,
+            }
+        }
+
+
+class InvalidRequest(GatewayError):
+    """The request is malformed."""
+
+    code = "invalid_request"
+    type = "invalid_request_error"
+    http_status = 400
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A parameter that this gateway does not support yet."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt does not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class AuthenticationFailed(GatewayError):
+    """The API key is missing, unknown, expired or revoked."""
+
+    code = "invalid_api_key"
+    type = "authentication_error"
+    http_status = 401
+
+
+class NotFound(GatewayError):
+    """There is nothing here for you."""
+
+    code = "not_found"
+    type = "invalid_request_error"
+    http_status = 404
+
+
+class ModelNotFound(NotFound):
+    """The model does not exist or you do not have access to it."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(GatewayError):
+    """This method is not allowed here."""
+
+    code = "method_not_allowed"
+    type = "invalid_request_error"
+    http_status = 405
+
+
+class RequestTooLarge(GatewayError):
+    """The request body is larger than this gateway accepts."""
+
+    code = "request_too_large"
+    type = "invalid_request_error"
+    http_status = 413
+
+
+class RateLimited(GatewayError):
+    """Too many requests."""
+
+    code = "rate_limit_exceeded"
+    type = "rate_limit_error"
+    http_status = 429
+
+
+class Overloaded(GatewayError):
+    """The gateway has as many streams as it can carry."""
+
+    code = "overloaded"
+    http_status = 503
+
+
+class ShuttingDown(GatewayError):
+    """This gateway process is shutting down; try again."""
+
+    code = "shutting_down"
+    http_status = 503
+
+
+class NoHealthyNode(GatewayError):
+    """No engine node that serves this model is healthy."""
+
+    code = "no_healthy_node"
+    http_status = 503
+    resumable = True
+
+
+class FailoverExhausted(GatewayError):
+    """The answer could not be continued: too many engines failed in a row."""
+
+    code = "failover_exhausted"
+    http_status = 502
+    resumable = True
+
+
+class SeamRefused(GatewayError):
+    """The answer could not be continued without changing what was already delivered."""
+
+    code = "seam_refused"
+    http_status = 502
+
+
+class EngineRejected(InvalidRequest):
+    """The engine refused the request as invalid."""
+
+    code = "engine_rejected"
+
+
+class JournalUnavailable(GatewayError):
+    """The token log cannot be written; nothing is shown that could be lost."""
+
+    code = "journal_unavailable"
+    http_status = 503
+    resumable = True
+
+
+class SessionLost(GatewayError):
+    """This process no longer owns the session."""
+
+    code = "session_lost"
+    http_status = 503
+    resumable = True
+
+
+class SessionStopped(GatewayError):
+    """The session was stopped on request."""
+
+    code = "stopped"
+    http_status = 409
