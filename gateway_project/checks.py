@@ -1,0 +1,1 @@
+"""System checks for settings that can't work. ``manage.py check`` runs them, ``serve`` too."""
