@@ -1,0 +1,103 @@
+"""``python -m gateway_project.server``: one gateway process.
+
+Prints ``READY <port>`` on stdout once it listens. SIGTERM and SIGINT end it politely (see
+``GatewayServer``), a second one at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import os
+import resource
+import signal
+import sys
+
+# First: it decides which reactor Twisted uses.
+from gateway_project.server import GatewayServer
+from gateway_project.server.transport import adopted_socket, listening_socket
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    if options.die_with_parent:
+        die_with_parent()
+    raise_open_file_limit()
+    try:
+        listener = (
+            listening_socket(options.host, options.port)
+            if options.fd is None
+            else adopted_socket(options.fd)
+        )
+    except OSError as exc:
+        sys.stderr.write(f"cannot listen: {exc}\n")
+        return 1
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway_project.settings")
+    import django
+
+    django.setup()
+    from django.conf import settings
+
+    from streaming.conf import conf
+
+    module, _, attribute = options.application.partition(":")
+    application = getattr(importlib.import_module(module), attribute)
+    start_runtime = None
+    if not options.without_runtime:
+        from streaming.runtime import gateway
+
+        start_runtime = gateway.start
+    return GatewayServer(
+        application,
+        listener,
+        start_runtime=start_runtime,
+        shutdown_grace=conf().shutdown_grace,
+        max_body_bytes=conf().max_body_bytes,
+        trusted_proxies=settings.TRUSTED_PROXIES,
+    ).run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gateway_project.server", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument(
+        "--fd", type=int, help="an inherited listening socket, instead of host/port"
+    )
+    parser.add_argument("--application", default="gateway_project.asgi:application")
+    parser.add_argument(
+        "--without-runtime", action="store_true", help="serve the application alone (tests)"
+    )
+    parser.add_argument(
+        "--die-with-parent", action="store_true", help="stop when the parent process ends (Linux)"
+    )
+    return parser
+
+
+def die_with_parent() -> None:
+    """Have the kernel send us SIGTERM when the thread that started us ends. Linux only.
+
+    It is that *thread*, not its process: start servers from a thread that lives as long as they
+    should.
+    """
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before we asked
+        sys.exit(1)
+
+
+def raise_open_file_limit() -> None:
+    """A connection is a file; the usual soft limit of 1024 is for programs that use select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""The TCP side of a connection: small buffers, backpressure, and what the peer has taken.
+
+How bytes leave: ``send()`` -> user-space buffer (``HIGH_WATER``) -> kernel (``NOTSENT_LOWAT``
+unsent, plus what is in flight) -> peer. Both limits are small on purpose: a reader that does not
+read holds kilobytes, not megabytes, and "written" stays close to "delivered".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet import interfaces, tcp
+from zope.interface import implementer
+
+# Bytes in user space above which ``send()`` waits.
+HIGH_WATER = 16 * 1024
+# Bytes the kernel may hold that it has not sent yet. Unlike a small SO_SNDBUF this does not limit
+# what is in flight, so long fat networks keep their throughput.
+NOTSENT_LOWAT = 16 * 1024
+# A peer that acknowledges nothing for this long is gone (a closed laptop lid sends no FIN).
+USER_TIMEOUT_MS = 60_000
+BACKLOG = 2048
+
+_SOCKET_OPTIONS = [
+    (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+    (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", NOTSENT_LOWAT),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+    # Keep-alive probes find the peers that vanished while we had nothing to send.
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 30),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 10),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+]
+
+
+@implementer(interfaces.IPushProducer)
+class WriteGate:
+    """Closed while the transport's buffer is over ``HIGH_WATER``; ``send()`` waits at it.
+
+    Twisted calls the three methods of a push producer. A lost connection opens the gate for good,
+    so that nobody waits for a peer that is gone.
+    """
+
+    __slots__ = ("_lost", "_open")
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self._lost = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    async def wait(self) -> None:
+        await self._open.wait()
+
+    def pauseProducing(self) -> None:
+        if not self._lost:
+            self._open.clear()
+
+    def resumeProducing(self) -> None:
+        self._open.set()
+
+    def stopProducing(self) -> None:
+        self._lost = True
+        self._open.set()
+
+
+@dataclass(frozen=True, slots=True)
+class TcpInfo:
+    """The part of Linux's ``struct tcp_info`` that says how a reader is doing."""
+
+    rtt_us: int
+    unacked_segments: int
+    retransmitted_segments: int
+    ms_since_ack: int
+    bytes_acked: int
+    notsent_bytes: int
+
+
+class GatewayTransport(tcp.Server):
+    """A server-side TCP connection that counts, with small buffers."""
+
+    bufferSize = HIGH_WATER
+    #: Bytes handed to this transport so far, head and chunk framing included.
+    written = 0
+    _unsent_at_close: int | None = None
+
+    def __init__(self, sock: socket.socket, *args: Any) -> None:
+        super().__init__(sock, *args)
+        for level, name, value in _SOCKET_OPTIONS:
+            option = getattr(socket, name, None)  # not every platform has every option
+            if option is not None:
+                try:
+                    sock.setsockopt(level, option, value)
+                except OSError:
+                    pass  # the peer may be gone already; the first read will say so
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+        super().write(data)
+
+    def writeSequence(self, iovec: Iterable[bytes]) -> None:
+        self.write(b"".join(iovec))
+
+    def unsent_bytes(self) -> int | None:
+        """Bytes of ``written`` that the peer has not acknowledged; after the end, as at the end.
+
+        None where the system cannot tell.
+        """
+        if not self.connected:
+            return self._unsent_at_close
+        try:
+            queued = fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+        except OSError:
+            return None
+        in_user_space = len(self.dataBuffer) - self.offset + self._tempDataLen
+        return struct.unpack("=I", queued)[0] + in_user_space
+
+    def connectionLost(self, reason: Any) -> None:
+        # The last chance to ask: Linux still answers after a reset, but not after close().
+        if self.connected:
+            self._unsent_at_close = self.unsent_bytes()
+        super().connectionLost(reason)
+
+
+class GatewayPort(tcp.Port):
+    """A listening socket whose connections are ``GatewayTransport``s.
+
+    Twisted already returns quietly from ``accept`` when a sibling process that shares the socket
+    was faster (EAGAIN).
+    """
+
+    transport = GatewayTransport
+
+
+class ConnectionSocket:
+    """What a consumer may ask about its connection: ``scope["extensions"]["unbroken.socket"]``.
+
+    Evidence of delivery: note ``written`` after each event; the event has been taken by the peer's
+    system once ``taken() >= `` that mark. (By its system: whether the program behind it has read
+    the bytes only its own acknowledgement can tell.) All methods stay callable after the end.
+    """
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, transport: GatewayTransport) -> None:
+        self._transport = transport
+
+    def __repr__(self) -> str:
+        return f"<ConnectionSocket written={self.written} unsent={self.unsent_bytes()}>"
+
+    @property
+    def written(self) -> int:
+        """Bytes given to this connection so far, over all its responses, framing included."""
+        return self._transport.written
+
+    def unsent_bytes(self) -> int | None:
+        """Bytes not yet acknowledged by the peer (kernel and user space); None if unknown."""
+        return self._transport.unsent_bytes()
+
+    def taken(self) -> int | None:
+        """Bytes acknowledged by the peer, on the scale of ``written``; None if unknown."""
+        unsent = self._transport.unsent_bytes()
+        return None if unsent is None else self._transport.written - unsent
+
+    def tcp_info(self) -> TcpInfo | None:
+        """The kernel's figures for this connection; None when closed or not on Linux."""
+        option = getattr(socket, "TCP_INFO", None)
+        if option is None or not self._transport.connected:
+            return None
+        try:
+            raw = self._transport.socket.getsockopt(socket.IPPROTO_TCP, option, 152)
+        except OSError:
+            return None
+        if len(raw) < 152:  # a kernel before 4.6
+            return None
+        words = struct.unpack_from("=24I", raw, 8)
+        return TcpInfo(
+            rtt_us=words[15],
+            unacked_segments=words[4],
+            retransmitted_segments=words[23],
+            ms_since_ack=words[12],
+            bytes_acked=struct.unpack_from("=Q", raw, 120)[0],
+            notsent_bytes=struct.unpack_from("=I", raw, 144)[0],
+        )
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A non-blocking listening socket. Raises OSError when the address is not to be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    sock.setblocking(False)
+    return sock
+
+
+def adopted_socket(fd: int) -> socket.socket:
+    """The listening socket that the parent process left at ``fd``."""
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(False)
+    sock.set_inheritable(False)
+    return sock

@@ -1,0 +1,264 @@
+"""``StreamConsumer``: the HTTP consumer on which all streams stand.
+
+Channels' own ``AsyncHttpConsumer`` waits for ``handle()`` before it looks at the next message, so
+it does not see a client leave while it streams. This one watches ``receive()`` while the handler
+runs, cancels it within milliseconds, and lets no exception out, since servers treat those badly.
+It needs nothing but ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import orjson
+from channels.generic.http import AsyncHttpConsumer
+
+from streaming.consumers.request import (
+    ClientDisconnected,
+    Receive,
+    Request,
+    decoded_headers,
+    read_request,
+    request_id,
+)
+from streaming.errors import GatewayError, MethodNotAllowed, ShuttingDown
+
+logger = logging.getLogger(__name__)
+
+Header = tuple[bytes, bytes]
+
+
+class ResponseComplete(Exception):
+    """Raised by ``start_stream`` to end the handler: a HEAD request wants no more than that."""
+
+
+class StreamConsumer(AsyncHttpConsumer):
+    """Override ``handle``; answer with ``respond_json``, or ``start_stream``, ``write``, ``finish``.
+
+    Every ``write`` is one or more *whole* events, so that a keep-alive written by another task
+    stands between events. A handler that is cancelled (the client left, or the process stops) gets
+    ``cleanup_seconds`` to end.
+    """
+
+    methods: ClassVar[tuple[str, ...]] = ("GET",)
+    cleanup_seconds: ClassVar[float] = 5.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Whether the response's head is out; from then on errors are told in-band.
+        self.started = False
+        self.finished = False
+        #: Whether a write waits for a slow reader.
+        self.writing = False
+        #: ``loop.time()`` of the last write.
+        self.last_write = 0.0
+        self.request_id = ""
+
+    # For subclasses
+
+    async def handle(self, request: Request) -> None:
+        """Answer the request. May raise any GatewayError, before or after the head."""
+        raise NotImplementedError
+
+    async def on_disconnect(self) -> None:
+        """Called once after the handler has ended because the client left; nothing can be sent.
+
+        Runs to its end even when the process is being stopped, for at most ``cleanup_seconds``.
+        """
+
+    async def inband_error(self, error: GatewayError) -> None:
+        """Tell an error inside a started stream. The stream is ended by the caller."""
+        await self.write(b"data: " + orjson.dumps(error.as_openai()) + b"\n\n")
+
+    async def start_stream(self, status: int = 200, headers: Iterable[Header] = ()) -> None:
+        """Send the head at once. Raises ResponseComplete for HEAD: let it pass."""
+        await self._start(status, headers)
+        if self.scope["method"] == "HEAD":
+            await self.finish()
+            raise ResponseComplete
+        await self.write(b"")
+
+    async def write(self, data: bytes) -> None:
+        """Send whole events; returns when the server has room for more.
+
+        Cancelled while it waits, ``data`` is on its way nevertheless.
+        """
+        self.last_write = self._loop.time()
+        self.writing = True
+        try:
+            await self.base_send({"type": "http.response.body", "body": data, "more_body": True})
+        finally:
+            self.writing = False
+
+    async def finish(self) -> None:
+        """End the response. Does nothing when it has ended."""
+        if not self.finished:
+            self.finished = True
+            await self.base_send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def respond_json(self, status: int, obj: Any, headers: Iterable[Header] = ()) -> None:
+        """Send a whole JSON response."""
+        body = orjson.dumps(obj)
+        await self._start(
+            status,
+            [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+                *headers,
+            ],
+        )
+        self.finished = True
+        await self.base_send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _start(self, status: int, headers: Iterable[Header]) -> None:
+        headers = [(name.lower(), value) for name, value in headers]
+        if not any(name == b"x-request-id" for name, _ in headers):
+            headers.append((b"x-request-id", self.request_id.encode()))
+        self.started = True
+        await self.base_send({"type": "http.response.start", "status": status, "headers": headers})
+
+    # The course of a request
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
+        self.scope = scope
+        self.base_send = send
+        self._loop = asyncio.get_running_loop()
+        headers = decoded_headers(scope)
+        self.request_id = request_id(headers)
+        if not await self._method_allowed():
+            return
+        try:
+            request = await read_request(scope, receive, headers, self.request_id)
+        except ClientDisconnected:
+            return
+        except GatewayError as error:
+            await self._tell(error)
+            return
+        handler = self._loop.create_task(self._run_handler(request))
+        watcher = self._loop.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({handler, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            if not handler.done() and not self.finished:
+                await self._client_left(handler)
+                return
+            # Servers say "disconnect" after a complete response too; the handler may go on.
+            await asyncio.wait({handler})
+            if handler.cancelled():
+                await self._fail("the handler let a CancelledError out")
+        except asyncio.CancelledError:
+            await self._stopped(handler)
+            raise
+        finally:
+            watcher.cancel()
+
+    async def _method_allowed(self) -> bool:
+        """Answer OPTIONS and wrong methods here."""
+        method = self.scope["method"]
+        if method in self.methods or (method == "HEAD" and "GET" in self.methods):
+            return True
+        allow = ", ".join([*self.methods, *(["HEAD"] if "GET" in self.methods else []), "OPTIONS"])
+        headers = [(b"allow", allow.encode())]
+        if method == "OPTIONS":
+            await self._start(204, headers)
+            await self.finish()
+        else:
+            await self.respond_json(405, MethodNotAllowed().as_openai(), headers)
+        return False
+
+    async def _run_handler(self, request: Request) -> None:
+        """Run the handler and tell the client whatever goes wrong. Raises only CancelledError."""
+        try:
+            await self.handle(request)
+            if not self.started:
+                raise RuntimeError("the handler ended without an answer")
+            await self.finish()
+        except ResponseComplete:
+            pass
+        except GatewayError as error:
+            await self._tell(error)
+        except Exception as exc:  # noqa: BLE001  the edge: the client gets an answer, the log the cause
+            await self._fail("request failed", exc)
+
+    async def _fail(self, event: str, cause: Exception | None = None) -> None:
+        """Log what nobody foresaw, and tell the client where to find it."""
+        logger.error(event, exc_info=cause, extra=self._log_fields())
+        await self._tell(
+            GatewayError(f"The gateway failed to answer; it is logged as {self.request_id}.")
+        )
+
+    async def _tell(self, error: GatewayError) -> None:
+        """Answer with ``error``: as a status while that is possible, else in the stream."""
+        if self.finished:
+            return
+        try:
+            if self.started:
+                await self.inband_error(error)
+                await self.finish()
+                return
+            headers = []
+            if error.retry_after is not None:
+                headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+            await self.respond_json(error.http_status, error.as_openai(), headers)
+        except Exception:  # the edge: what fails here has nowhere else to go; the server ends it
+            logger.exception("an error could not be told", extra=self._log_fields())
+
+    async def _client_left(self, handler: asyncio.Task[None]) -> None:
+        self.finished = True
+        logger.info("client left", extra=self._log_fields())
+        await self._cancel(handler)
+        hook = self._loop.create_task(self.on_disconnect())
+        await asyncio.wait({hook}, timeout=self.cleanup_seconds)
+        if not hook.done():
+            hook.cancel()
+            logger.error("on_disconnect took too long", extra=self._log_fields())
+        elif not hook.cancelled() and (error := hook.exception()) is not None:
+            logger.error("on_disconnect failed", exc_info=error, extra=self._log_fields())
+
+    async def _stopped(self, handler: asyncio.Task[None]) -> None:
+        """The server cancels us: it is shutting down. Let the handler end and tell the client."""
+        await self._cancel(handler)
+        try:
+            async with asyncio.timeout(1.0):  # a client that does not read must not hold us
+                await self._tell(ShuttingDown())
+        except TimeoutError:
+            pass
+
+    async def _cancel(self, handler: asyncio.Task[None]) -> None:
+        handler.cancel()
+        await asyncio.wait({handler}, timeout=self.cleanup_seconds)
+        if not handler.done():
+            logger.error("the handler did not end", extra=self._log_fields())
+
+    def _log_fields(self) -> dict[str, str]:
+        return {
+            "request_id": self.request_id,
+            "method": self.scope["method"],
+            "path": self.scope["path"],
+        }
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def sse_headers(session_id: str, request_id: str) -> list[Header]:
+    """The head of an event stream that no proxy may hold back, cache or compress.
+
+    No ``Content-Encoding: identity``: consumers bypass Django's GZipMiddleware, which is the only
+    reader of it, and the value is not a legal one in a response.
+    """
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache, no-transform"),
+        (b"x-accel-buffering", b"no"),
+        (b"x-session-id", session_id.encode()),
+        (b"x-request-id", request_id.encode()),
+        (b"x-server-time", now.encode()),
+    ]
