@@ -1,0 +1,393 @@
+"""llama.cpp's endpoints and the exact shape of its events, as measured on a real server."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .engine import Engine, Refused, ReplyFacts, Route
+from .generation import Sampling
+from .model import Piece
+from .vocabulary import TOKENS, are_known, encode, spelt_bytes
+from .wire import Connection, Request
+
+_DEFAULT_TEMPERATURE = 0.8
+TEXT_ONLY_LACKS = frozenset({"/tokenize", "/detokenize", "/apply-template"})
+
+
+def _dumps(document: object) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def error_document(code: int, message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
+    """Return llama.cpp's error object."""
+    return {"error": {"code": code, "message": message, "type": kind}}
+
+
+def _bad(message: str) -> Refused:
+    return Refused(400, error_document(400, message))
+
+
+class CompletionReply:
+    """Words an answer as `/completion` does.
+
+    An event carries the id of its last token only; while a character is unfinished there is no
+    event at all, and nothing but `tokens_predicted` tells how many ids are missing.
+    """
+
+    headers = {"Server": "llama.cpp", "X-Accel-Buffering": "no"}
+    sends_headers_first = False
+
+    def __init__(self, engine: Engine, facts: ReplyFacts, body: dict[str, Any]) -> None:
+        self._generation = facts.generation
+        self._cached = facts.cached_tokens
+        self._model = facts.model
+        self._shows_ids = bool(body.get("return_tokens"))
+        self._body = body
+        self._context = engine.options.max_model_len
+        self._evaluated = len(facts.generation.prompt_ids)
+        self._after = f',"tokens_evaluated":{self._evaluated}}}\n\n'
+        self._began = time.monotonic()
+
+    def opening(self) -> bytes:
+        """Return nothing: the native endpoint has no role chunk."""
+        return b""
+
+    def event(self, piece: Piece) -> bytes:
+        """Return a token's event, or nothing inside a character."""
+        if piece.is_held and not self._generation.sampling.stop:
+            return b""
+        return (
+            f'data: {{"index":0,"content":{piece.json_text},"tokens":[{piece.token_id}],"stop":false,'
+            f'"id_slot":-1,"tokens_predicted":{self._generation.produced}{self._after}'
+        ).encode()
+
+    def ending(self, piece: Piece) -> bytes:
+        """Return the last token's event and the closing one; the end token has an event too."""
+        return self.event(piece) + f"data: {_dumps(self._summary('', []))}\n\n".encode()
+
+    def _summary(self, content: str, tokens: list[int]) -> dict[str, Any]:
+        generation = self._generation
+        produced = generation.produced
+        is_word = isinstance(generation.stop_reason, str)
+        stop_type = "limit" if generation.finish_reason == "length" else "eos"
+        milliseconds = round((time.monotonic() - self._began) * 1e3, 3)
+        sampling = generation.sampling
+        return {
+            "index": 0,
+            "content": content,
+            "tokens": tokens,
+            "id_slot": 0,
+            "stop": True,
+            "model": self._model,
+            "tokens_predicted": produced,
+            "tokens_evaluated": self._evaluated,
+            "generation_settings": {
+                "seed": sampling.seed,
+                "temperature": sampling.temperature,
+                "stop": list(sampling.stop),
+                "n_predict": self._body.get("n_predict", -1),
+                "ignore_eos": sampling.ignore_eos,
+                "stream": bool(self._body.get("stream")),
+            },
+            "prompt": spelt_bytes(generation.prompt_ids).decode("utf-8", "replace"),
+            "has_new_line": False,
+            "truncated": self._evaluated + produced >= self._context,
+            "stop_type": "word" if is_word else stop_type,
+            "stopping_word": generation.stop_reason if is_word else "",
+            "tokens_cached": self._evaluated + produced - 1,
+            "timings": {
+                "cache_n": self._cached,
+                "prompt_n": self._evaluated - self._cached,
+                "predicted_n": produced,
+                "predicted_ms": milliseconds,
+            },
+        }
+
+    def error(self, code: int, message: str) -> bytes:
+        """Return an error in the stream; no `[DONE]` follows."""
+        kind = "server_error" if code >= 500 else "invalid_request_error"
+        return f"data: {_dumps(error_document(code, message, kind))}\n\n".encode()
+
+    def aborted(self) -> bytes:
+        """Return a cancelled task's error: llama.cpp has no finish for it."""
+        return self.error(500, "task cancelled")
+
+    def document(self, pieces: list[Piece]) -> dict[str, Any]:
+        """Return the whole answer, here with every id; a cut character becomes U+FFFD."""
+        text = "".join(piece.text for piece in pieces)
+        if pieces and pieces[-1].is_held:
+            text += "\ufffd"
+        ids = [piece.token_id for piece in pieces] if self._shows_ids else []
+        return self._summary(text, ids)
+
+
+class ChatReply(CompletionReply):
+    """Words an answer as `/v1/chat/completions` does; token ids are nowhere."""
+
+    def __init__(self, engine: Engine, facts: ReplyFacts, body: dict[str, Any]) -> None:
+        super().__init__(engine, facts, body)
+        self._shows_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        self._common = {
+            "created": int(time.time()),
+            "id": f"chatcmpl-{random.getrandbits(128):032x}",
+            "model": facts.model,
+            "system_fingerprint": "b0-unknown",
+            "object": "chat.completion.chunk",
+        }
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None) -> bytes:
+        choices = [{"finish_reason": finish, "index": 0, "delta": delta}]
+        text = _dumps({"choices": choices, **self._common})
+        return f"data: {text}\n\n".encode("utf-8", "backslashreplace")
+
+    def opening(self) -> bytes:
+        """Return the role chunk."""
+        return self._chunk({"role": "assistant", "content": None}, None)
+
+    def event(self, piece: Piece) -> bytes:
+        """Return a chunk for visible text only."""
+        return self._chunk({"content": piece.text}, None) if piece.text else b""
+
+    def ending(self, piece: Piece) -> bytes:
+        """Return the finish, the usage if asked for, and `[DONE]`."""
+        last = self.event(piece) + self._chunk({}, self._generation.finish_reason)
+        if self._shows_usage:
+            usage = {"choices": [], **self._common, "usage": self._usage()}
+            last += f"data: {_dumps(usage)}\n\n".encode()
+        return last + b"data: [DONE]\n\n"
+
+    def _usage(self) -> dict[str, Any]:
+        produced = self._generation.produced
+        return {
+            "completion_tokens": produced,
+            "prompt_tokens": self._evaluated,
+            "total_tokens": self._evaluated + produced,
+            "prompt_tokens_details": {"cached_tokens": self._cached},
+        }
+
+    def document(self, pieces: list[Piece]) -> dict[str, Any]:
+        """Return the whole answer."""
+        message = {"role": "assistant", "content": "".join(piece.text for piece in pieces)}
+        finish = self._generation.finish_reason
+        choices = [{"finish_reason": finish, "index": 0, "message": message}]
+        whole = {**self._common, "object": "chat.completion", "usage": self._usage()}
+        return {"choices": choices, **whole}
+
+
+def _body(request: Request) -> dict[str, Any]:
+    try:
+        body = json.loads(request.body)
+    except ValueError as error:
+        raise _bad(f"[json.exception.parse_error.101] {error}") from error
+    if not isinstance(body, dict):
+        raise _bad("the body must be an object")
+    return body
+
+
+def _prompt_ids(engine: Engine, prompt: object) -> list[int]:
+    """Read a prompt: text (control tokens parsed), ids, or a list that mixes both."""
+    parts = prompt if isinstance(prompt, list) else [prompt]
+    ids: list[int] = []
+    for part in parts:
+        if isinstance(part, str):
+            ids += encode(part, parse_special=True)
+        elif engine.options.text_only or not are_known([part]):
+            raise _bad("Prompt contains invalid tokens")
+        else:
+            ids.append(part)
+    if not ids:
+        raise _bad('"prompt" must not be empty')
+    return ids
+
+
+def _sampling(engine: Engine, body: dict[str, Any], prompt: Sequence[int], asked: int) -> Sampling:
+    context = engine.options.max_model_len
+    if len(prompt) >= context:
+        message = f"request ({len(prompt)} tokens) exceeds the available context size ({context}"
+        document = error_document(400, f"{message} tokens), try increasing it")
+        document["error"]["type"] = "exceed_context_size_error"
+        document["error"].update(n_prompt_tokens=len(prompt), n_ctx=context)
+        raise Refused(400, document)
+    room = context - len(prompt)
+    temperature = body.get("temperature")
+    seed = body.get("seed")
+    return Sampling(
+        max_tokens=room if asked < 0 else min(max(asked, 1), room),
+        temperature=_DEFAULT_TEMPERATURE if temperature is None else temperature,
+        seed=random.getrandbits(32) if seed in (None, -1) else seed,
+        stop=tuple(body.get("stop") or ()),
+        ignore_eos=bool(body.get("ignore_eos")),
+    )
+
+
+async def _generate(
+    engine: Engine,
+    request: Request,
+    connection: Connection,
+    body: dict[str, Any],
+    ids: list[int],
+    asked: int,
+    reply: type[CompletionReply],
+) -> None:
+    await engine.answer(
+        request,
+        connection,
+        prompt_ids=ids,
+        sampling=_sampling(engine, body, ids, asked),
+        body=body,
+        make_reply=lambda facts: reply(engine, facts, body),
+        refuse=lambda text, name: Refused(400, error_document(400, text, name)),
+    )
+
+
+async def completion(engine: Engine, request: Request, connection: Connection) -> None:
+    """POST /completion."""
+    body = _body(request)
+    if "prompt" not in body:
+        raise _bad("[json.exception.out_of_range.403] key 'prompt' not found")
+    ids = _prompt_ids(engine, body["prompt"])
+    asked = body.get("n_predict", body.get("max_tokens", -1))
+    await _generate(engine, request, connection, body, ids, asked, CompletionReply)
+
+
+async def chat_completions(engine: Engine, request: Request, connection: Connection) -> None:
+    """POST /v1/chat/completions: a trailing assistant message is continued, asked or not."""
+    body = _body(request)
+    messages = body.get("messages")
+    if not messages:
+        raise _bad("'messages' is required")
+    goes_on = messages[-1]["role"] == "assistant"
+    opened = engine.template.render(messages[:-1] if goes_on else messages)
+    ids = encode(opened + (messages[-1]["content"] if goes_on else ""), parse_special=True)
+    asked = body.get("max_completion_tokens", body.get("max_tokens", -1))
+    await _generate(engine, request, connection, body, ids, asked, ChatReply)
+
+
+async def apply_template(engine: Engine, request: Request, connection: Connection) -> None:
+    """POST /apply-template: the rendered prompt as text."""
+    connection.reply_json({"prompt": engine.template.render(_body(request).get("messages") or [])})
+
+
+async def tokenize(engine: Engine, request: Request, connection: Connection) -> None:
+    """POST /tokenize; a piece that is not UTF-8 is given as a list of bytes."""
+    body = _body(request)
+    ids = encode(body.get("content", ""), parse_special=body.get("parse_special", True))
+    if not body.get("with_pieces"):
+        connection.reply_json({"tokens": ids})
+        return
+    connection.reply_json({"tokens": [{"id": token, "piece": _piece(token)} for token in ids]})
+
+
+def _piece(token: int) -> str | list[int]:
+    try:
+        return TOKENS[token].decode()
+    except UnicodeDecodeError:
+        return list(TOKENS[token])
+
+
+async def detokenize(engine: Engine, request: Request, connection: Connection) -> None:
+    """POST /detokenize: control tokens are spelt out."""
+    ids = _body(request).get("tokens") or []
+    if not are_known(ids):
+        raise _bad("invalid tokens")
+    connection.reply_json({"content": spelt_bytes(ids).decode("utf-8", "replace")})
+
+
+async def health(engine: Engine, request: Request, connection: Connection) -> None:
+    """GET /health."""
+    if engine.faults.take("health_503"):
+        raise Refused(503, error_document(503, "Loading model", "unavailable_error"))
+    connection.reply_json({"status": "ok"})
+
+
+async def models(engine: Engine, request: Request, connection: Connection) -> None:
+    """GET /v1/models."""
+    name = engine.options.model
+    card = {
+        "id": name,
+        "aliases": [name],
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "llamacpp",
+        "meta": {"n_vocab": len(TOKENS), "n_ctx": engine.options.max_model_len},
+    }
+    connection.reply_json({"object": "list", "data": [card]})
+
+
+async def props(engine: Engine, request: Request, connection: Connection) -> None:
+    """GET /props."""
+    options = engine.options
+    settings = {
+        "params": {"seed": 4294967295, "temperature": _DEFAULT_TEMPERATURE, "n_predict": -1},
+        "n_ctx": options.max_model_len,
+    }
+    connection.reply_json(
+        {
+            "default_generation_settings": settings,
+            "total_slots": options.slots,
+            "model_alias": options.model,
+            "model_path": options.model,
+            "modalities": {"vision": False, "video": False, "audio": False},
+            "chat_template": options.template,
+            "build_info": "b0-unknown",
+        }
+    )
+
+
+async def slots(engine: Engine, request: Request, connection: Connection) -> None:
+    """GET /slots: the busy ones first; idle ones are named up to a few."""
+    if request.query.get("fail_on_no_slot") and len(engine.streams) >= engine.options.slots:
+        raise Refused(503, error_document(503, "no slot available", "unavailable_error"))
+    context = engine.options.max_model_len
+    busy = [
+        {
+            "id": number,
+            "n_ctx": context,
+            "speculative": False,
+            "is_processing": True,
+            "n_prompt_tokens": len(stream.generation.prompt_ids),
+            "next_token": [{"n_decoded": stream.generation.produced}],
+        }
+        for number, stream in enumerate(engine.streams)
+    ]
+    idle = [
+        {"id": number, "n_ctx": context, "speculative": False, "is_processing": False}
+        for number in range(len(busy), min(engine.options.slots, len(busy) + 8))
+    ]
+    connection.reply_json(busy + idle)
+
+
+async def metrics(engine: Engine, request: Request, connection: Connection) -> None:
+    """GET /metrics."""
+    prompt_tokens = engine.counters["prompt_tokens"]
+    values = {
+        "prompt_tokens_total": ("counter", prompt_tokens - engine.cache.hits),
+        "prompt_tokens_cached_total": ("counter", engine.cache.hits),
+        "tokens_predicted_total": ("counter", engine.generated_tokens),
+        "n_decode_total": ("counter", engine.generated_tokens),
+        "requests_processing": ("gauge", len(engine.streams)),
+        "requests_deferred": ("gauge", engine.waiting),
+    }
+    text = "".join(
+        f"# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}\n"
+        for name, (kind, value) in values.items()
+    )
+    connection.reply(200, text.encode(), "text/plain; version=0.0.4")
+
+
+ROUTES: dict[tuple[str, str], Route] = {
+    ("GET", "/health"): health,
+    ("GET", "/v1/models"): models,
+    ("GET", "/props"): props,
+    ("GET", "/slots"): slots,
+    ("GET", "/metrics"): metrics,
+    ("POST", "/completion"): completion,
+    ("POST", "/v1/chat/completions"): chat_completions,
+    ("POST", "/apply-template"): apply_template,
+    ("POST", "/tokenize"): tokenize,
+    ("POST", "/detokenize"): detokenize,
+}

@@ -1,0 +1,94 @@
+"""The simulator as a server: routing, the listening socket, the control endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+from . import llamacpp, vllm
+from .engine import Engine, EngineOptions, Refused, Route
+from .faults import parse_fault
+from .wire import Connection, Request
+
+_BACKLOG = 1024
+_GENERATING = frozenset({"/v1/completions", "/v1/chat/completions", "/completion"})
+
+
+class Simulator:
+    """One pretend engine listening on a port, and on a Unix socket for control if asked."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.engine = Engine(options)
+        dialect = vllm if self.engine.is_vllm else llamacpp
+        lacking = dialect.TEXT_ONLY_LACKS if options.text_only else ()
+        self._routes: dict[tuple[str, str], Route] = {
+            **{
+                route: answer for route, answer in dialect.ROUTES.items() if route[1] not in lacking
+            },
+            ("GET", "/_sim/stats"): self._get_stats,
+            ("POST", "/_sim/fault"): self._post_fault,
+            ("DELETE", "/_sim/fault"): self._delete_fault,
+        }
+        self._connections: set[Connection] = set()
+        self._listener: asyncio.Server | None = None
+        self._address = ("", 0)
+
+    def __repr__(self) -> str:
+        return f"<Simulator {self._address} [{'open' if self._listener else 'refusing'}]>"
+
+    async def listen(self, host: str, port: int) -> int:
+        """Begin to accept connections; return the port."""
+        sock = socket.create_server((host, port), backlog=_BACKLOG)
+        self._address = sock.getsockname()[:2]
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG)
+        return self._address[1]
+
+    async def listen_for_control(self, path: str) -> None:
+        """Accept control connections that `refuse` does not close."""
+        await asyncio.get_running_loop().create_unix_server(self._connection, path)
+
+    def _connection(self) -> Connection:
+        return Connection(self._handle, self._connections)
+
+    async def _handle(self, request: Request, connection: Connection) -> None:
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            error = {"message": "Not Found", "type": "NotFoundError", "code": 404}
+            connection.reply_json({"error": error}, 404)
+            return
+        if request.path in _GENERATING:
+            self.engine.by_path[request.path] += 1
+        try:
+            await route(self.engine, request, connection)
+        except Refused as refused:
+            connection.reply_json(refused.document, refused.status, refused.headers)
+
+    # Control.
+
+    async def _get_stats(self, engine: Engine, request: Request, connection: Connection) -> None:
+        connection.reply_json(engine.stats())
+
+    async def _post_fault(self, engine: Engine, request: Request, connection: Connection) -> None:
+        try:
+            fault = parse_fault(json.loads(request.body))
+        except (ValueError, TypeError) as error:
+            raise Refused(400, {"error": {"message": str(error), "code": 400}}) from error
+        engine.faults.add(fault)
+        if fault.kind == "refuse" and self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if fault.kind == "freeze_engine":
+            engine.can_generate.clear()
+        connection.reply_json({"ordered": fault.kind})
+        if fault.kind == "refuse":
+            for other in [c for c in self._connections if c.is_idle and not c.is_local]:
+                other.close()
+
+    async def _delete_fault(self, engine: Engine, request: Request, connection: Connection) -> None:
+        if self._listener is None:
+            await self.listen(*self._address)
+        engine.faults.clear()
+        engine.can_generate.set()
+        connection.reply_json({"cleared": True})

@@ -1,0 +1,209 @@
+"""One generating request: sends its tokens on schedule and lets the ordered faults strike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .faults import IN_STREAM, Cut, Fault
+from .generation import Generation
+from .model import Piece
+from .pace import JitteryPace, Pace
+from .wire import Connection
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_FAR = 1 << 30
+
+
+class Reply(Protocol):
+    """How a dialect puts an answer into words: events of a stream, or one document."""
+
+    headers: Mapping[str, str]
+    sends_headers_first: bool  # else they wait for the first event
+
+    def opening(self) -> bytes:
+        """Return the events before the first token."""
+
+    def event(self, piece: Piece) -> bytes:
+        """Return the event of a token; empty if the dialect withholds it."""
+
+    def ending(self, piece: Piece) -> bytes:
+        """Return all events from the last token on."""
+
+    def error(self, code: int, message: str) -> bytes:
+        """Return the events of an error inside the stream."""
+
+    def aborted(self) -> bytes:
+        """Return the events of an abort inside the engine."""
+
+    def document(self, pieces: list[Piece]) -> dict[str, Any]:
+        """Return the answer of a request that is not streamed."""
+
+
+class Stream:
+    """A request that generates, streamed or not."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        connection: Connection,
+        generation: Generation,
+        reply: Reply,
+        *,
+        abort_id: str | None,
+        prompt_text: str,
+    ) -> None:
+        self.engine = engine
+        self.connection = connection
+        self.generation = generation
+        self.reply = reply
+        self.abort_id = abort_id
+        self.pace = Pace(0.0)
+        self.outcome = "running"
+        self._prompt_text = prompt_text
+        self._started = False
+        self._task: asyncio.Task[Any] | None = None
+        self._is_aborted = False
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.abort_id} [{self.outcome}, {self.generation!r}]>"
+
+    def abort(self) -> None:
+        """End the request from inside the engine, as an abort call does."""
+        self._is_aborted = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def run(self, *, streamed: bool, prefill_seconds: float) -> None:
+        """Generate to the end. A disconnect arrives as CancelledError."""
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self.outcome = "disconnected"
+        try:
+            if streamed:
+                await self._stream(prefill_seconds)
+            else:
+                await self._collect(prefill_seconds)
+            self.outcome = self.generation.finish_reason or "cut"
+        except Cut:
+            self.outcome = "fault"
+        except asyncio.CancelledError:
+            if not self._is_aborted or self.connection.transport.is_closing():
+                raise
+            self._task.uncancel()
+            self.outcome = self.generation.finish_reason = "aborted"
+            if streamed:
+                self.send(self.reply.aborted())
+                self.end()
+            else:
+                self.connection.reply_json(self.reply.document([]))
+
+    # What faults use too.
+
+    def start(self) -> None:
+        """Send the response's headers, once."""
+        if not self._started:
+            self._started = True
+            self.connection.start_events(self.reply.headers)
+
+    def send(self, data: bytes) -> None:
+        """Send events."""
+        self.start()
+        self.connection.send_chunk(data)
+
+    def end(self) -> None:
+        """End the body as HTTP wants it."""
+        self.start()
+        self.connection.end_events()
+
+    def next_event(self) -> bytes:
+        """Generate until there is an event to show, and return it."""
+        event = b""
+        while not event:
+            event = self._advance()
+        return event
+
+    # The two ways of answering.
+
+    async def _stream(self, prefill_seconds: float) -> None:
+        if self.reply.sends_headers_first:
+            self.start()
+        limit = self.engine.faults.take("end_after_seconds", self._prompt_text)
+        try:
+            async with asyncio.timeout(float(limit.arg) if limit else None):
+                await self._prefill(prefill_seconds)
+                opening = self.reply.opening()
+                if opening:
+                    self.send(opening)
+                await self._send_tokens()
+        except TimeoutError:
+            pass
+        self.end()
+
+    async def _send_tokens(self) -> None:
+        generation = self.generation
+        loop = asyncio.get_running_loop()
+        faults = self.engine.faults.for_stream(self._prompt_text, generation.index)
+        first = generation.index
+        while generation.finish_reason is None:
+            limit = _FAR
+            while faults:
+                limit = faults[0].strikes_at(first) - (generation.index - first)
+                if limit > 0:
+                    break
+                await self._strike(faults.pop(0))
+                limit = _FAR
+            await self._until_due(loop)
+            events = bytearray()
+            for _ in range(self.pace.take(limit, loop.time())):
+                events += self._advance()
+                if generation.finish_reason is not None:
+                    break
+            if events:
+                self.send(events)
+            await self.connection.drain()
+            if not self.pace.is_steady():
+                await asyncio.sleep(0)
+
+    async def _strike(self, fault: Fault) -> None:
+        if fault.spend():
+            self.engine.counters["faults"] += 1
+            await IN_STREAM[fault.kind](self, fault)
+
+    def _advance(self) -> bytes:
+        piece = self.generation.advance()
+        if self.generation.finish_reason is not None:
+            return self.reply.ending(piece)
+        return self.reply.event(piece)
+
+    async def _collect(self, prefill_seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        await self._prefill(prefill_seconds)
+        pieces = []
+        while self.generation.finish_reason is None:
+            await self._until_due(loop)
+            self.pace.take(1, 0.0)
+            pieces.append(self.generation.advance())
+        self.connection.reply_json(self.reply.document(pieces))
+
+    async def _prefill(self, seconds: float) -> None:
+        start = asyncio.get_running_loop().time() + seconds
+        slow = self.engine.faults.take("slow", self._prompt_text)
+        jitter = self.engine.faults.take("jitter", self._prompt_text)
+        if jitter:
+            self.pace = JitteryPace(start, jitter.arg)
+        else:
+            self.pace = Pace(start, float(slow.arg) if slow else self.engine.interval)
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+
+    async def _until_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        await self.engine.while_paused()
+        wait = self.pace.due - loop.time()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        if self.pace.is_steady():
+            self.engine.note_lag(loop.time() - self.pace.due)
