@@ -11,7 +11,6 @@ django_application = (
 )  # sets Django up: must come before the consumers' import
 
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
-
 from streaming.routing import http_urlpatterns, websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(

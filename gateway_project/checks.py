@@ -1,1 +1,111 @@
-"""System checks for settings that can't work. ``manage.py check`` runs them, ``serve`` too."""
+"""System checks for settings that can't work. ``manage.py check --database default`` runs them all,
+and ``serve`` does so before it starts a gateway.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+SECRET_KEY_LENGTH = 50
+
+
+@register(Tags.security)
+def secret_key(**kwargs: Any) -> list[CheckMessage]:
+    if settings.DEBUG or len(settings.SECRET_KEY) >= SECRET_KEY_LENGTH:
+        return []
+    return [
+        Error(
+            f"SECRET_KEY has {len(settings.SECRET_KEY)} characters; at least {SECRET_KEY_LENGTH} are needed.",
+            hint="Leave SECRET_KEY unset to have one generated into DATA_DIR, or set it to the output of "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(50))'`.",
+            id="gateway.E001",
+        )
+    ]
+
+
+@register
+def data_dir(**kwargs: Any) -> list[CheckMessage]:
+    path = settings.DATA_DIR
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+        return []
+    return [
+        Error(
+            f"DATA_DIR {path} cannot be written to.",
+            hint="Give the account that runs the gateway a writable directory, or set DATA_DIR to one.",
+            id="gateway.E002",
+        )
+    ]
+
+
+@register(Tags.database)
+def direct_connection(databases: list[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """A transaction pooler hands each statement to any server session: advisory locks get lost.
+
+    A gateway process proves that it is alive by such a lock, so DATABASE_DIRECT_URL must lead to
+    PostgreSQL itself.
+    """
+    if not databases or "default" not in databases or not settings.DATABASE_DIRECT_URL:
+        return []
+    try:
+        pooled = behind_pooler(settings.DATABASE_DIRECT_URL)
+    except psycopg.OperationalError as error:
+        return [
+            Error(
+                f"DATABASE_DIRECT_URL cannot be connected to: {str(error).strip()}",
+                hint="It is the connection to PostgreSQL itself, past any pooler; by default DATABASE_URL.",
+                id="gateway.E004",
+            )
+        ]
+    if not pooled:
+        return []
+    return [
+        Error(
+            "DATABASE_DIRECT_URL leads to a connection pooler in transaction mode.",
+            hint="Point DATABASE_DIRECT_URL at PostgreSQL itself. DATABASE_URL may keep using the pooler.",
+            id="gateway.E003",
+        )
+    ]
+
+
+@register
+def redis_url(**kwargs: Any) -> list[CheckMessage]:
+    if settings.REDIS_URL:
+        return []
+    return [
+        Warning(
+            "There is no REDIS_URL: gateway processes cannot wake each other, Celery cannot run.",
+            hint="Start the stack first (`make run`, or `manage.py serve`) with the same DATA_DIR, or set "
+            "REDIS_URL=redis://:password@host:port/0.",
+            id="gateway.W001",
+        )
+    ]
+
+
+def behind_pooler(url: str) -> bool:
+    """Whether ``url`` reaches PostgreSQL through a pooler that changes sessions between statements.
+
+    Two connections take turns and ask which server session answers. Straight to PostgreSQL, or
+    through a pooler in session mode, each has one session for good and the two never share one.
+    Raises ``psycopg.OperationalError`` when nothing answers.
+    """
+    with (
+        psycopg.connect(url, autocommit=True, connect_timeout=5, prepare_threshold=None) as one,
+        psycopg.connect(url, autocommit=True, connect_timeout=5, prepare_threshold=None) as other,
+    ):
+        turns = [(_session(one), _session(other)) for _ in range(5)]
+    sessions_of_one = {pid for pid, _ in turns}
+    sessions_of_other = {pid for _, pid in turns}
+    return len(sessions_of_one | sessions_of_other) != 2 or sessions_of_one == sessions_of_other
+
+
+def _session(connection: psycopg.Connection[Any]) -> int:
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    if row is None:
+        raise psycopg.OperationalError("pg_backend_pid() answered nothing")
+    return row[0]

@@ -19,7 +19,8 @@ DATA_DIR: Path = env.path("DATA_DIR", default=BASE_DIR / ".data").resolve()
 
 # In a second terminal (`manage.py create_api_key`) a running `serve` of this DATA_DIR fills in what
 # the environment leaves out. Its own children get everything by their environment.
-_running = read_state(DATA_DIR) or {}
+RUNNING_STACK = read_state(DATA_DIR)
+_running = RUNNING_STACK or {}
 
 DATABASE_URL: str = env.str("DATABASE_URL", default=_running.get("database_url", ""))
 DATABASE_DIRECT_URL: str = env.str("DATABASE_DIRECT_URL", default=DATABASE_URL)
