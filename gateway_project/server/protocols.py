@@ -82,6 +82,9 @@ class GatewayChannel(http.HTTPChannel):
         )
         self.transport.write(head.encode() + body)
 
+    def lineLengthExceeded(self, line: bytes) -> None:
+        self._respondToBadRequestAndDisconnect()
+
     def _respondToBadRequestAndDisconnect(self) -> None:
         self.answer(400, InvalidRequest("The request is not valid HTTP."))
         self.loseConnection()
@@ -214,6 +217,21 @@ class GatewayWebSocket(WebSocketProtocol):
         if hasattr(self, "server"):  # not set when the handshake was never completed
             super().onClose(wasClean, code, reason)
 
+    def handle_reply(self, message: dict[str, Any]) -> None:
+        if message["type"] == "websocket.close" and self.state == self.STATE_OPEN:
+            self.close(message.get("code") or 1000, message.get("reason") or "")
+        else:
+            super().handle_reply(message)
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Start the closing handshake.
+
+        Past ``sendClose``, which Daphne uses: it refuses the codes 1001 to 2999, so 1012, and
+        Daphne forgets the reason. A close frame holds 123 bytes of it.
+        """
+        text = reason.encode()[:123].decode(errors="ignore").encode()
+        self.sendCloseFrame(code=code, reasonUtf8=text)
+
     def abandon(self, error: BaseException | None) -> None:
         """The application is over, the socket is not: refuse it, or close it with the reason."""
         stopping = self.server.stopping
@@ -223,7 +241,7 @@ class GatewayWebSocket(WebSocketProtocol):
             handshake.errback(ConnectionDeny(503 if stopping else 500, "The gateway failed."))
         elif self.state == self.STATE_OPEN:
             # 1012 is "service restart": clients come back and resume.
-            self.sendClose(code=1012 if stopping else 1011)
+            self.close(1012 if stopping else 1011)
 
 
 class GatewayWebSocketFactory(WebSocketFactory):

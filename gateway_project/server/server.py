@@ -217,6 +217,8 @@ class GatewayServer(daphne.server.Server):
         """
         details = self.connections.get(protocol)
         if details is None or "disconnected" in details:
+            # Give way: an application that only ever writes must get to see its disconnect.
+            await asyncio.sleep(0)
             return
         self.check_headers_type(message)
         protocol.handle_reply(message)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-import os
 import time
+from functools import cache
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import path
 
+from gateway_project.server import GatewayServer
 from streaming.consumers.base import StreamConsumer, sse_headers
 from streaming.consumers.heartbeat import PING, KeepAlive
 from streaming.consumers.request import Request
@@ -23,13 +25,24 @@ state: dict[str, float] = {"left": 0, "left_at": 0.0, "running": 0, "ended": 0}
 
 
 class State(StreamConsumer):
-    """The process as it sees itself: counters, and its resident memory in bytes."""
+    """The process as it sees itself."""
 
     async def handle(self, request: Request) -> None:
-        with open("/proc/self/statm") as statm:
-            resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        tasks = len(asyncio.all_tasks())
-        await self.respond_json(200, {**state, "resident": resident, "tasks": tasks})
+        server = server_in_this_process()
+        await self.respond_json(
+            200,
+            {
+                **state,
+                "tasks": len(asyncio.all_tasks()),
+                "connections": len(server.connections),
+                "channels": len(server.channels),
+            },
+        )
+
+
+@cache
+def server_in_this_process() -> GatewayServer:
+    return next(obj for obj in gc.get_objects() if isinstance(obj, GatewayServer))
 
 
 class Echo(StreamConsumer):
@@ -87,6 +100,19 @@ class Flood(StreamConsumer):
                 state["taken"] = socket.taken()
 
 
+class Cleanup(StreamConsumer):
+    """A stream without end, whose cleanup takes a moment."""
+
+    async def handle(self, request: Request) -> None:
+        await self.start_stream(headers=sse_headers("s", self.request_id))
+        state["running"] += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            logger.info("cleanup done")
+
+
 class Silent(StreamConsumer):
     """Nothing but keep-alives."""
 
@@ -142,7 +168,7 @@ async def raw(scope, receive, send):
 
 
 class Socket(AsyncWebsocketConsumer):
-    """Commands: ``flood`` sends for ever, ``fail`` raises, ``return`` ends, all else is echoed."""
+    """Commands: ``flood`` sends for ever, ``fail`` raises, ``close`` closes, all else is echoed."""
 
     flooding = None
 
@@ -151,6 +177,8 @@ class Socket(AsyncWebsocketConsumer):
             self.flooding = asyncio.create_task(self.flood())
         elif text_data == "fail":
             raise ZeroDivisionError("by test")
+        elif text_data == "close":
+            await self.close(code=1012, reason="see you ü" + "x" * 200)
         else:
             await self.send(text_data=text_data)
 
@@ -175,6 +203,7 @@ application = ProtocolTypeRouter(
                 path("echo/<int:number>", Echo.as_asgi()),
                 path("ticks/<int:count>/<int:milliseconds>", Ticks.as_asgi()),
                 path("flood", Flood.as_asgi()),
+                path("cleanup", Cleanup.as_asgi()),
                 path("silent", Silent.as_asgi()),
                 path("fail/<how>", Fail.as_asgi()),
                 path("stubborn", Stubborn.as_asgi()),
