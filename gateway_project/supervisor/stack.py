@@ -158,7 +158,8 @@ class _Builder:
                 command=[
                     *celery, "worker", "--pool=solo", "--without-gossip", "--without-mingle", level,
                 ],
-                env=self.env(),
+                # It warns at length about root; what it runs is ours and its messages are JSON.
+                env=self.env(PYTHONWARNINGS="ignore:You're running the worker"),
                 cwd=self.options.base_dir,
             ),
             Child(
