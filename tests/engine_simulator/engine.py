@@ -172,7 +172,6 @@ class Engine:
             await asyncio.Event().wait()
         status = self.faults.take("status", prompt_text)
         if status:
-            self.counters["faults"] += 1
             record["outcome"] = "fault"
             headers = {"Retry-After": f"{status.retry_after:g}"} if status.retry_after else {}
             error = {"message": "ordered by the test", "type": "ordered", "code": status.arg}
@@ -270,9 +269,10 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of the control endpoint."""
-        names = ("started", "finished", "aborted", "max_running", "wrong_prefixes", "faults")
+        names = ("started", "finished", "aborted", "max_running", "wrong_prefixes")
         return {
             **{name: self.counters[name] for name in names},
+            "faults": self.faults.struck,
             "running": len(self.streams),
             "waiting": self.waiting,
             "generated_tokens": self.generated_tokens,

@@ -40,14 +40,6 @@ class Fault:
             return self.at_token - index
         return self.after_tokens or 0
 
-    def spend(self) -> bool:
-        """Use the fault once; say whether there was one left."""
-        if self.times == 0:
-            return False
-        if self.times > 0:
-            self.times -= 1
-        return True
-
 
 IN_STREAM: dict[str, Callable[[Stream, Fault], Awaitable[None]]] = {}
 # Before the first byte, or for the whole length of a request.
@@ -70,6 +62,7 @@ class FaultBook:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
+        self.struck = 0
 
     def __repr__(self) -> str:
         return f"<FaultBook {[(fault.kind, fault.times) for fault in self._faults]}>"
@@ -84,20 +77,27 @@ class FaultBook:
             fault.times = 0
         self._faults.clear()
 
-    def find(self, kind: str, prompt: str = "") -> Fault | None:
-        """Return the first live fault of a kind without using it."""
-        for fault in self._faults:
-            if fault.kind == kind and fault.times and (fault.match or "") in prompt:
-                return fault
-        return None
+    def spend(self, fault: Fault) -> bool:
+        """Use a fault once; say whether it was still to be used."""
+        if fault.times == 0:
+            return False
+        if fault.times > 0:
+            fault.times -= 1
+        self.struck += 1
+        return True
 
     def take(self, kind: str, prompt: str = "") -> Fault | None:
         """Use a fault of this kind, if one is ordered for this prompt."""
-        fault = self.find(kind, prompt)
-        return fault if fault and fault.spend() else None
+        for fault in self._faults:
+            if fault.kind == kind and (fault.match or "") in prompt and self.spend(fault):
+                return fault
+        return None
 
     def for_stream(self, prompt: str, index: int) -> list[Fault]:
-        """Return the faults that may strike inside a request, the earliest first."""
+        """Return the faults that may strike inside a request, the earliest first.
+
+        Asked once, when a request begins to send: a later order does not reach it.
+        """
         chosen = [
             fault
             for fault in self._faults

@@ -145,4 +145,4 @@ class Generation:
         shown, stop = self._stops.pass_on(piece.text, is_last=is_last)
         if stop is not None:
             self.finish_reason, self.stop_reason = "stop", stop
-        return make_piece(piece.token_id, piece.data, shown)
+        return make_piece(piece.token_id, piece.data, shown, is_held=piece.is_held)

@@ -58,7 +58,7 @@ class CompletionReply:
 
     def event(self, piece: Piece) -> bytes:
         """Return a token's event, or nothing inside a character."""
-        if piece.is_held and not self._generation.sampling.stop:
+        if piece.is_held:
             return b""
         return (
             f'data: {{"index":0,"content":{piece.json_text},"tokens":[{piece.token_id}],"stop":false,'

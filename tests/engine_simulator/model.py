@@ -46,16 +46,12 @@ class Piece:
     data: bytes
     text: str
     json_text: str  # the text as a JSON string, quotes included
-
-    @property
-    def is_held(self) -> bool:
-        """Say whether this token leaves a character unfinished."""
-        return not self.text and bool(self.data)
+    is_held: bool = False  # the token leaves a character unfinished
 
 
-def make_piece(token_id: int, data: bytes, text: str) -> Piece:
+def make_piece(token_id: int, data: bytes, text: str, *, is_held: bool = False) -> Piece:
     """Build a piece, escaping its text as the engines do."""
-    return Piece(token_id, data, text, json.dumps(text, ensure_ascii=False))
+    return Piece(token_id, data, text, json.dumps(text, ensure_ascii=False), is_held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ def _pieces_of(data: bytes, token_ids: Sequence[int]) -> tuple[Piece, ...]:
         complete = not incomplete_tail(data[shown:end])
         text = data[shown:end].decode("utf-8", "replace") if complete else ""
         shown = end if complete else shown
-        pieces.append(make_piece(token_id, token, text))
+        pieces.append(make_piece(token_id, token, text, is_held=not complete))
     return tuple(pieces)
 
 

@@ -169,8 +169,7 @@ class Stream:
                 await asyncio.sleep(0)
 
     async def _strike(self, fault: Fault) -> None:
-        if fault.spend():
-            self.engine.counters["faults"] += 1
+        if self.engine.faults.spend(fault):
             await IN_STREAM[fault.kind](self, fault)
 
     def _advance(self) -> bytes:

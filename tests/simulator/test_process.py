@@ -1,0 +1,116 @@
+"""The process itself: connections, figures, schedule, cost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.engine_simulator.model import expected_answer
+from tests.engine_simulator.process import SimulatorProcess
+
+from .client import PATHS, Seen, ask, completion_body, posted, prompt_of, question
+
+
+def test_a_disconnect_aborts_within_milliseconds(node: SimulatorProcess) -> None:
+    node.set_fault(kind="slow", arg=0.02, times=-1)
+    for streamed in (True, False):
+        body = completion_body(node.dialect, prompt_of("[[tokens=900]]"), 1000, stream=streamed)
+        with posted(node.port, PATHS[node.dialect], body):
+            deadline = time.monotonic() + 2
+            while not node.stats()["running"] and time.monotonic() < deadline:
+                time.sleep(0.005)
+        began = time.monotonic()
+        while node.stats()["running"]:
+            assert time.monotonic() - began < 0.5
+        assert node.stats()["requests"][-1]["outcome"] == "disconnected"
+
+
+def test_connections_are_kept_alive(node: SimulatorProcess) -> None:
+    body = completion_body(node.dialect, prompt_of("[[tokens=5]]"))
+    with httpx.Client(base_url=node.url) as client:
+        for _ in range(3):
+            assert client.post(PATHS[node.dialect], json=body).status_code == 200
+            assert client.get("/health").status_code == 200
+        pool = client._transport._pool  # type: ignore[attr-defined]
+        assert len(pool.connections) == 1
+
+
+def test_records_tell_what_was_asked(vllm: SimulatorProcess) -> None:
+    text = "[[tokens=20]]"
+    prompt = prompt_of(text) + expected_answer(question(text)).token_ids[:4]
+    body = completion_body("vllm", prompt, 9, seed=5, stop=["zzz"])
+    ask(vllm, body, X_Request_Id="s-1", X_Conversation_Id="c")
+    record = vllm.stats()["requests"][-1]
+    assert record["answer_tokens"] == 4
+    assert (record["max_tokens"], record["seed"], record["stop"]) == (9, 5, ["zzz"])
+    assert record["headers"] == {"x-request-id": "s-1", "x-conversation-id": "c"}
+    assert (record["outcome"], record["produced"]) == ("length", 9)
+
+
+def test_paced_streams_keep_their_schedule() -> None:
+    with SimulatorProcess("vllm", pace=100, ttft_ms=50) as node:
+        body = completion_body("vllm", prompt_of("[[tokens=50]]"))
+        began = time.monotonic()
+        with ThreadPoolExecutor(20) as pool:
+            seen = list(pool.map(lambda _: ask(node, body), range(20)))
+        took = time.monotonic() - began
+        assert all(answer.finish == "stop" for answer in seen)
+        assert 0.55 <= took < 1.5
+        assert node.stats()["worst_lag_ms"] < 250
+
+
+def test_streams_progress_fairly(vllm: SimulatorProcess) -> None:
+    def finished_at(_: int) -> tuple[float, Seen]:
+        seen = ask(vllm, completion_body("vllm", prompt_of("[[tokens=1500]]"), 2000))
+        return time.monotonic(), seen
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(10) as pool:
+        results = list(pool.map(finished_at, range(10)))
+    times = [moment - began for moment, _ in results]
+    assert all(len(seen.ids) == 1501 for _, seen in results)
+    assert min(times) > 0.2 * max(times)
+
+
+def test_dies_with_its_parent() -> None:
+    script = (
+        "import os, sys\n"
+        "from tests.engine_simulator.process import SimulatorProcess\n"
+        "print(SimulatorProcess('vllm').start().pid, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    command = [sys.executable, "-c", script]
+    pid = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+    pytest.fail("the simulator outlived its parent")
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "llamacpp"])
+def test_measure_the_cost_of_a_token(dialect: str, record_property: pytest.RecordProperty) -> None:
+    """Not a limit: prints processor time a token, unpaced and with 50 streams at once."""
+    with SimulatorProcess(dialect) as node:
+        body = completion_body(dialect, prompt_of("[[tokens=2000]]"), 2000, ignore_eos=True)
+        before = _processor_seconds(node.pid)
+        with ThreadPoolExecutor(50) as pool:
+            list(pool.map(lambda _: ask(node, body, patience=30).ended, range(50)))
+        spent = _processor_seconds(node.pid) - before
+        cost = spent / node.stats()["generated_tokens"] * 1e6
+    record_property("microseconds_per_token", cost)
+    print(f"{dialect}: {cost:.1f} µs a token")
+
+
+def _processor_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
