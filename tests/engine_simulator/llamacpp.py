@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .engine import Engine, Refused, ReplyFacts, Route
@@ -38,7 +38,7 @@ class CompletionReply:
     event at all, and nothing but `tokens_predicted` tells how many ids are missing.
     """
 
-    headers = {"Server": "llama.cpp", "X-Accel-Buffering": "no"}
+    headers: Mapping[str, str] = {"Server": "llama.cpp", "X-Accel-Buffering": "no"}
     sends_headers_first = False
 
     def __init__(self, engine: Engine, facts: ReplyFacts, body: dict[str, Any]) -> None:
@@ -195,10 +195,10 @@ def _prompt_ids(engine: Engine, prompt: object) -> list[int]:
     for part in parts:
         if isinstance(part, str):
             ids += encode(part, parse_special=True)
-        elif engine.options.text_only or not are_known([part]):
-            raise _bad("Prompt contains invalid tokens")
-        else:
+        elif isinstance(part, int) and are_known([part]) and not engine.options.text_only:
             ids.append(part)
+        else:
+            raise _bad("Prompt contains invalid tokens")
     if not ids:
         raise _bad('"prompt" must not be empty')
     return ids
@@ -379,6 +379,7 @@ async def metrics(engine: Engine, request: Request, connection: Connection) -> N
     connection.reply(200, text.encode(), "text/plain; version=0.0.4")
 
 
+NOT_FOUND = error_document(404, "File Not Found", "not_found_error")
 ROUTES: dict[tuple[str, str], Route] = {
     ("GET", "/health"): health,
     ("GET", "/v1/models"): models,

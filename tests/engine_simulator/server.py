@@ -21,6 +21,7 @@ class Simulator:
     def __init__(self, options: EngineOptions) -> None:
         self.engine = Engine(options)
         dialect = vllm if self.engine.is_vllm else llamacpp
+        self._not_found = dialect.NOT_FOUND
         lacking = dialect.TEXT_ONLY_LACKS if options.text_only else ()
         self._routes: dict[tuple[str, str], Route] = {
             **{
@@ -55,8 +56,7 @@ class Simulator:
     async def _handle(self, request: Request, connection: Connection) -> None:
         route = self._routes.get((request.method, request.path))
         if route is None:
-            error = {"message": "Not Found", "type": "NotFoundError", "code": 404}
-            connection.reply_json({"error": error}, 404)
+            connection.reply_json(self._not_found, 404)
             return
         if request.path in _GENERATING:
             self.engine.by_path[request.path] += 1

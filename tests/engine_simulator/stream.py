@@ -109,7 +109,7 @@ class Stream:
             self._started = True
             self.connection.start_events(self.reply.headers)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | bytearray) -> None:
         """Send events."""
         self.start()
         self.connection.send_chunk(data)

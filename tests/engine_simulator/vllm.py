@@ -250,4 +250,5 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("GET", "/is_paused"): is_paused,
     ("POST", "/reset_prefix_cache"): reset_prefix_cache,
 }
+NOT_FOUND = {"detail": "Not Found"}
 TEXT_ONLY_LACKS = frozenset({"/tokenize", "/detokenize"})

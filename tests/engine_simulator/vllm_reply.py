@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from .engine import ReplyFacts
@@ -28,7 +29,7 @@ def error_document(code: int, message: str, name: str | None = None) -> dict[str
 class VllmReply:
     """Words an answer as `/v1/completions` or, with `is_chat`, as `/v1/chat/completions` does."""
 
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = {}
     sends_headers_first = True
 
     def __init__(

@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_local(self) -> bool:
         """Say whether this is the control socket."""
-        return self.transport.get_extra_info("socket").family == socket.AF_UNIX
+        return bool(self.transport.get_extra_info("socket").family == socket.AF_UNIX)
 
     # What asyncio calls.
 
@@ -162,9 +162,9 @@ class Connection(asyncio.Protocol):
             lines.append("Connection: close")
         self.transport.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
-    def send_chunk(self, data: bytes) -> None:
+    def send_chunk(self, data: bytes | bytearray) -> None:
         """Send one chunk of the stream."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.transport.write(b"".join((b"%x\r\n" % len(data), data, b"\r\n")))
 
     def end_events(self) -> None:
         """End the stream as HTTP wants it."""
