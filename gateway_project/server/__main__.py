@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+from typing import Any
 
 # First: it decides which reactor Twisted uses.
 from gateway_project.server import GatewayServer
@@ -44,17 +45,10 @@ def main() -> int:
 
     from streaming.conf import conf
 
-    module, _, attribute = options.application.partition(":")
-    application = getattr(importlib.import_module(module), attribute)
-    start_runtime = None
-    if not options.without_runtime:
-        from streaming.runtime import gateway
-
-        start_runtime = gateway.start
     return GatewayServer(
-        application,
+        imported(options.application),
         listener,
-        start_runtime=start_runtime,
+        start_runtime=imported(options.runtime) if options.runtime else None,
         shutdown_grace=conf().shutdown_grace,
         max_body_bytes=conf().max_body_bytes,
         trusted_proxies=settings.TRUSTED_PROXIES,
@@ -70,12 +64,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--application", default="gateway_project.asgi:application")
     parser.add_argument(
-        "--without-runtime", action="store_true", help="serve the application alone (tests)"
+        "--runtime",
+        default="streaming.runtime.gateway:start",
+        help="coroutine function that is awaited before listening; returns what drains and stops",
+    )
+    parser.add_argument(
+        "--without-runtime",
+        dest="runtime",
+        action="store_const",
+        const="",
+        help="serve the application alone (tests)",
     )
     parser.add_argument(
         "--die-with-parent", action="store_true", help="stop when the parent process ends (Linux)"
     )
     return parser
+
+
+def imported(path: str) -> Any:
+    """The object that ``package.module:attribute`` names."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def die_with_parent() -> None:

@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 Header = tuple[bytes, bytes]
 
+# Servers take writes to a client that left without ever suspending the writer, so a handler that
+# only writes would hold up its whole process, its own watcher included.
+WRITES_PER_TURN = 64
+
 
 class ResponseComplete(Exception):
     """Raised by ``start_stream`` to end the handler: a HEAD request wants no more than that."""
@@ -58,6 +62,7 @@ class StreamConsumer(AsyncHttpConsumer):
         #: ``loop.time()`` of the last write.
         self.last_write = 0.0
         self.request_id = ""
+        self._writes = 0
 
     # For subclasses
 
@@ -88,6 +93,9 @@ class StreamConsumer(AsyncHttpConsumer):
 
         Cancelled while it waits, ``data`` is on its way nevertheless.
         """
+        self._writes += 1
+        if self._writes % WRITES_PER_TURN == 0:
+            await asyncio.sleep(0)
         self.last_write = self._loop.time()
         self.writing = True
         try:

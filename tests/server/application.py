@@ -28,21 +28,17 @@ class State(StreamConsumer):
     """The process as it sees itself."""
 
     async def handle(self, request: Request) -> None:
+        current = {**state, "tasks": len(asyncio.all_tasks())}
         server = server_in_this_process()
-        await self.respond_json(
-            200,
-            {
-                **state,
-                "tasks": len(asyncio.all_tasks()),
-                "connections": len(server.connections),
-                "channels": len(server.channels),
-            },
-        )
+        if server is not None:
+            current["connections"] = len(server.connections)
+            current["channels"] = len(server.channels)
+        await self.respond_json(200, current)
 
 
 @cache
-def server_in_this_process() -> GatewayServer:
-    return next(obj for obj in gc.get_objects() if isinstance(obj, GatewayServer))
+def server_in_this_process() -> GatewayServer | None:
+    return next((obj for obj in gc.get_objects() if isinstance(obj, GatewayServer)), None)
 
 
 class Echo(StreamConsumer):
@@ -94,7 +90,7 @@ class Flood(StreamConsumer):
                 await self.write(b"data: " + b"x" * 1000 + b"\n\n")
         finally:
             state["running"] -= 1
-            socket = self.scope["extensions"].get("unbroken.socket")
+            socket = self.scope.get("extensions", {}).get("unbroken.socket")
             if socket is not None:
                 state["written"] = socket.written
                 state["taken"] = socket.taken()
@@ -193,6 +189,31 @@ class Socket(AsyncWebsocketConsumer):
     async def disconnect(self, code):
         if self.flooding:
             self.flooding.cancel()
+
+
+class Runtime:
+    """Stands in for the gateway's runtime; the log tells the order of things."""
+
+    async def drain(self, timeout: float) -> None:
+        logger.info("runtime drains for %.1f s", timeout)
+
+    async def stop(self) -> None:
+        logger.info("runtime stopped, %d running", state["running"])
+
+
+async def start_runtime() -> Runtime:
+    logger.info("runtime started")
+    return Runtime()
+
+
+async def start_runtime_never() -> Runtime:
+    logger.info("runtime starting")
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def start_runtime_failing() -> Runtime:
+    raise ConnectionError("by test")
 
 
 application = ProtocolTypeRouter(

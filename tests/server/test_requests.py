@@ -9,6 +9,7 @@ import pytest
 
 from streaming.consumers.request import client_address, parsed_query
 from streaming.errors import InvalidRequest
+from tests.server.harness import NO_TLS
 
 LIMIT = 100_000  # tests.server.settings
 
@@ -24,7 +25,7 @@ async def exchange(server, data: bytes) -> bytes:
 
 
 async def test_request_and_response(server):
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=NO_TLS) as client:
         response = await client.post(
             server.url + "/echo/7?a=1&b=&a=2",
             content=b"x" * 20_000,
@@ -51,7 +52,7 @@ async def test_insane_request_id_is_replaced(server, insane):
 
 
 async def test_methods(server):
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, verify=NO_TLS) as client:
         refused = await client.delete("/echo/1")
         assert refused.status_code == 405
         assert refused.headers["allow"] == "GET, POST, HEAD, OPTIONS"
@@ -75,7 +76,7 @@ async def test_stream_head(server):
 
 
 async def test_body_at_the_limit_passes(server):
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=NO_TLS) as client:
         response = await client.post(server.url + "/echo/1", content=b"x" * LIMIT)
     assert response.json()["body_bytes"] == LIMIT
 
@@ -99,7 +100,7 @@ async def test_oversize_body_sent_whole_still_gets_its_413(server, chunked):
             yield b"x" * 10_000
 
     content = pieces() if chunked else b"x" * 2_000_000
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=NO_TLS) as client:
         response = await client.post(server.url + "/echo/1", content=content)
     assert response.status_code == 413
     assert response.json()["error"]["code"] == "request_too_large"
