@@ -98,10 +98,13 @@ def behind_pooler(url: str) -> bool:
         psycopg.connect(url, autocommit=True, connect_timeout=5, prepare_threshold=None) as one,
         psycopg.connect(url, autocommit=True, connect_timeout=5, prepare_threshold=None) as other,
     ):
-        turns = [(_session(one), _session(other)) for _ in range(5)]
-    sessions_of_one = {pid for pid, _ in turns}
-    sessions_of_other = {pid for _, pid in turns}
-    return len(sessions_of_one | sessions_of_other) != 2 or sessions_of_one == sessions_of_other
+        return not keep_their_sessions([(_session(one), _session(other)) for _ in range(5)])
+
+
+def keep_their_sessions(turns: list[tuple[int, int]]) -> bool:
+    """Whether two connections, asked in turn for their session's pid, each had one of its own."""
+    ones, others = ({pids[i] for pids in turns} for i in (0, 1))
+    return len(ones) == len(others) == 1 and ones != others
 
 
 def _session(connection: psycopg.Connection[Any]) -> int:

