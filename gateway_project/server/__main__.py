@@ -52,6 +52,7 @@ def main() -> int:
         shutdown_grace=conf().shutdown_grace,
         max_body_bytes=conf().max_body_bytes,
         trusted_proxies=settings.TRUSTED_PROXIES,
+        request_seconds=options.request_seconds,
     ).run()
 
 
@@ -74,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_const",
         const="",
         help="serve the application alone (tests)",
+    )
+    parser.add_argument(
+        "--request-seconds", type=float, default=60.0, help="time for sending one whole request"
     )
     parser.add_argument(
         "--die-with-parent", action="store_true", help="stop when the parent process ends (Linux)"

@@ -2,7 +2,7 @@
 
 Changed against Daphne 4.2.3: backpressure; an application that fails or ends in the middle of a
 response gets its connection aborted; bodies are capped while they arrive; errors are JSON; nobody
-can keep a finished connection open by not reading it; ``Daphne-Root-Path`` is not believed.
+can keep a finished connection open by not reading it, nor send a request for ever; ``Daphne-Root-Path`` is not believed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import orjson
 from autobahn.twisted.websocket import ConnectionDeny
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
+from twisted.internet.protocol import connectionDone
+from twisted.protocols.basic import LineReceiver
+from twisted.python.failure import Failure
 from twisted.web import http
 
 from gateway_project.server.transport import WriteGate
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 # at once would reset the connection and take the answer with it.
 LINGER_SECONDS = 5.0
 # How long a client may take to read the rest of a response that ends its connection.
-FLUSH_SECONDS = 30.0
+FLUSH_SECONDS = 30
 # What only a proxy may say about the client.
 FORWARDED_HEADERS = (
     b"forwarded",
@@ -44,14 +47,23 @@ class GatewayChannel(http.HTTPChannel):
 
     abortTimeout = FLUSH_SECONDS
     factory: GatewayHTTPFactory
+    transport: Any
+    _receiving = False
 
     def connectionMade(self) -> None:
         super().connectionMade()
         self.factory.server.channels.add(self)
 
-    def connectionLost(self, reason: Any) -> None:
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.factory.server.channels.discard(self)
         super().connectionLost(reason)
+
+    def dataReceived(self, data: bytes) -> None:
+        # Twisted restarts the clock with every byte; here a request has one deadline as a whole.
+        if not self._receiving:
+            self._receiving = True
+            self.resetTimeout()
+        LineReceiver.dataReceived(self, data)
 
     def allHeadersReceived(self) -> None:
         request = self.requests[-1]
@@ -62,6 +74,7 @@ class GatewayChannel(http.HTTPChannel):
         super().allHeadersReceived()
 
     def requestDone(self, request: WebRequest) -> None:
+        self._receiving = False
         if self.factory.server.stopping:
             self.persistent = False
         super().requestDone(request)
@@ -197,6 +210,7 @@ class GatewayHTTPFactory(HTTPFactory):
     def buildProtocol(self, addr: Any) -> GatewayChannel:
         channel = super().buildProtocol(addr)
         channel.requestFactory = GatewayRequest
+        channel.timeOut = self.server.request_seconds
         return channel
 
 

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import daphne.server  # installs Twisted's asyncio reactor: before any other import of Twisted
-from twisted.internet import reactor
+from twisted.internet import reactor as twisted_reactor
 from twisted.logger import globalLogBeginner
 
 from gateway_project.server.protocols import (
@@ -31,6 +31,7 @@ from gateway_project.server.protocols import (
 from gateway_project.server.transport import ConnectionSocket, GatewayPort
 
 logger = logging.getLogger(__name__)
+reactor: Any = twisted_reactor
 
 SOCKET_EXTENSION = "unbroken.socket"
 # Time for the readers to get the end of their streams once the runtime has none left.
@@ -61,7 +62,9 @@ class GatewayServer(daphne.server.Server):
         shutdown_grace: float,
         max_body_bytes: int,
         trusted_proxies: Iterable[str] = (),
+        request_seconds: float = 60.0,
     ) -> None:
+        """``request_seconds``: what a client has for sending a whole request, or for being idle."""
         super().__init__(
             application,
             endpoints=["adopted"],  # unused: we listen ourselves
@@ -72,6 +75,7 @@ class GatewayServer(daphne.server.Server):
         self.start_runtime = start_runtime
         self.shutdown_grace = shutdown_grace
         self.max_body_bytes = max_body_bytes
+        self.request_seconds = request_seconds
         self._trusted = [ipaddress.ip_network(proxy, strict=False) for proxy in trusted_proxies]
         self.trusts = functools.lru_cache(maxsize=1024)(self._trusts)
         self.stopping = False

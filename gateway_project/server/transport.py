@@ -139,7 +139,7 @@ class GatewayPort(tcp.Port):
     was faster (EAGAIN).
     """
 
-    transport = GatewayTransport
+    transport = GatewayTransport  # type: ignore[assignment]
 
 
 class ConnectionSocket:

@@ -9,6 +9,7 @@ import pytest
 
 from streaming.consumers.request import client_address, parsed_query
 from streaming.errors import InvalidRequest
+from tests.server import harness
 from tests.server.harness import NO_TLS
 
 LIMIT = 100_000  # tests.server.settings
@@ -118,6 +119,35 @@ async def test_slow_body_blocks_nobody(server):
     for writer in slow:
         writer.close()
     await server.until("channels", 1)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"G",
+        b"POST /echo/1 HTTP/1.1\r\nHost: test\r\nX-Slow: ",
+        b"POST /echo/1 HTTP/1.1\r\nHost: test\r\nContent-Length: 5000\r\n\r\n",
+    ],
+)
+async def test_dripping_request_has_a_deadline(tmp_path, start):
+    server = harness.start(tmp_path / "log", "--request-seconds", "0.5")
+    try:
+        reader, writer = await server.connect()
+        writer.write(start)
+        async with asyncio.timeout(5):
+            while not reader.at_eof():
+                writer.write(b"x")
+                try:
+                    await asyncio.wait_for(reader.read(1), 0.05)
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+        writer.close()
+        # A stream may take longer than its request.
+        assert (await server.get("/ticks/8/100")).text.endswith("data: [DONE]\n\n")
+    finally:
+        harness.stop(server)
 
 
 @pytest.mark.parametrize(
