@@ -22,27 +22,54 @@ def setting(default: Any, help: str) -> Any:
 class StreamingConf:
     """Durations are seconds unless the name says otherwise."""
 
-    max_streams: int = setting(2000, "Live sessions one gateway process accepts before it answers 503.")
-    max_body_bytes: int = setting(4 * 1024 * 1024, "Largest request body; above it the answer is 413.")
-    keepalive_seconds: float = setting(8.0, "Silence towards a reader after which a keep-alive comment is sent.")
-    recovering_ping_seconds: float = setting(1.0, "Pace of the pings a reader gets while its answer is being recovered.")
-    response_start_seconds: float = setting(2.0, "The 200 of a stream is sent at its first durable token or after this long.")
-    first_token_timeout: float = setting(60.0, "Silence tolerated from an engine before its first token.")
+    max_streams: int = setting(
+        2000, "Live sessions one gateway process accepts before it answers 503."
+    )
+    max_body_bytes: int = setting(
+        4 * 1024 * 1024, "Largest request body; above it the answer is 413."
+    )
+    keepalive_seconds: float = setting(
+        8.0, "Silence towards a reader after which a keep-alive comment is sent."
+    )
+    recovering_ping_seconds: float = setting(
+        1.0, "Pace of the pings a reader gets while its answer is being recovered."
+    )
+    response_start_seconds: float = setting(
+        2.0, "The 200 of a stream is sent at its first durable token or after this long."
+    )
+    first_token_timeout: float = setting(
+        60.0, "Silence tolerated from an engine before its first token."
+    )
     stall_timeout: float = setting(30.0, "Silence tolerated from an engine between two tokens.")
     engine_connect_timeout: float = setting(2.0, "Time a node has to accept a connection.")
-    max_failovers: int = setting(2, "Failed attempts in a row without a new durable token before the answer ends in failover_exhausted.")
+    max_failovers: int = setting(
+        2,
+        "Failed attempts in a row without a new durable token before the answer ends in failover_exhausted.",
+    )
     max_attempts: int = setting(8, "Attempts per session, whatever their progress.")
-    node_wait_seconds: float = setting(30.0, "How long a session waits for a healthy node before no_healthy_node.")
+    node_wait_seconds: float = setting(
+        30.0, "How long a session waits for a healthy node before no_healthy_node."
+    )
     health_interval: float = setting(1.0, "Pace of the node health probes.")
     health_timeout: float = setting(3.0, "Time a node has to answer a health probe.")
     heartbeat_seconds: float = setting(1.0, "Pace of the gateway process's own heartbeat row.")
-    journal_down_seconds: float = setting(60.0, "How long the token log may be unwritable before sessions end in journal_unavailable.")
-    log_max_events: int = setting(4096, "Recent events of a session kept in memory; a reader further behind reads PostgreSQL.")
+    journal_down_seconds: float = setting(
+        60.0, "How long the token log may be unwritable before sessions end in journal_unavailable."
+    )
+    log_max_events: int = setting(
+        4096, "Recent events of a session kept in memory; a reader further behind reads PostgreSQL."
+    )
     log_max_bytes: int = setting(256 * 1024, "Recent bytes of a session kept in memory.")
-    auth_cache_seconds: float = setting(2.0, "How long an API key is trusted before it is looked up again.")
+    auth_cache_seconds: float = setting(
+        2.0, "How long an API key is trusted before it is looked up again."
+    )
     shutdown_grace: float = setting(120.0, "How long a stopping process lets its streams finish.")
-    allow_rehearsal: bool = setting(False, "Whether test keys may rehearse faults with X-Unbroken-Rehearse.")
-    demo: bool = setting(False, "Demo mode: the chat page may kill the demo nodes. Never in production.")
+    allow_rehearsal: bool = setting(
+        False, "Whether test keys may rehearse faults with X-Unbroken-Rehearse."
+    )
+    demo: bool = setting(
+        False, "Demo mode: the chat page may kill the demo nodes. Never in production."
+    )
 
     @classmethod
     def from_env(cls, env: Any) -> StreamingConf:

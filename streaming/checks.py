@@ -1,0 +1,70 @@
+"""System checks: settings that cannot work are refused at start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+
+from streaming.conf import conf
+from streaming.core.nodes import parse_engine_nodes
+
+
+@checks.register(checks.Tags.compatibility)
+def check_engine_nodes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """ENGINE_NODES must parse."""
+    try:
+        parse_engine_nodes(",".join(settings.ENGINE_NODES))
+    except ValueError as exc:
+        return [
+            checks.Error(
+                f"ENGINE_NODES: {exc}",
+                hint="For example ENGINE_NODES=gpu-a=vllm+http://10.0.0.7:8000",
+                id="streaming.E001",
+            )
+        ]
+    return []
+
+
+@checks.register(checks.Tags.compatibility)
+def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Durations and ceilings must leave the gateway able to work."""
+    settings_in_force = conf()
+    must_be_positive = (
+        "max_streams",
+        "max_body_bytes",
+        "keepalive_seconds",
+        "first_token_timeout",
+        "stall_timeout",
+        "health_interval",
+        "max_attempts",
+        "log_max_events",
+        "log_max_bytes",
+    )
+    return [
+        checks.Error(
+            f"{name.upper()} must be greater than 0.",
+            hint="Unset it to use the default (docs/settings.md).",
+            id="streaming.E002",
+        )
+        for name in must_be_positive
+        if getattr(settings_in_force, name) <= 0
+    ]
+
+
+@checks.register(checks.Tags.security)
+def check_demo_mode(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Demo mode lets anyone who can open the page chat and kill nodes."""
+    public = [
+        host for host in settings.ALLOWED_HOSTS if host not in ("localhost", "127.0.0.1", "[::1]")
+    ]
+    if conf().demo and public:
+        return [
+            checks.Warning(
+                f"DEMO is on while ALLOWED_HOSTS admits {', '.join(public)}.",
+                hint="Demo mode is for a machine of your own: anyone may chat and kill its nodes.",
+                id="streaming.W001",
+            )
+        ]
+    return []

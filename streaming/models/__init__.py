@@ -1,0 +1,23 @@
+"""The tables of the streaming app; the journal writes the hot ones by SQL, the ORM reads all."""
+
+from streaming.models.attempt import Attempt
+from streaming.models.checkpoint import TokenCheckpoint
+from streaming.models.event import OutboxMessage, SessionEvent
+from streaming.models.instance import GatewayInstance
+from streaming.models.node import InferenceNode
+from streaming.models.session import SessionFence, StreamSession
+from streaming.models.tenant import ApiKey, ModelAlias, Tenant
+
+__all__ = [
+    "ApiKey",
+    "Attempt",
+    "GatewayInstance",
+    "InferenceNode",
+    "ModelAlias",
+    "OutboxMessage",
+    "SessionEvent",
+    "SessionFence",
+    "StreamSession",
+    "Tenant",
+    "TokenCheckpoint",
+]

@@ -1,0 +1,18 @@
+"""Gateway processes."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class GatewayInstance(models.Model):
+    """One run of one gateway process. Its id is never reused; it holds an advisory lock on it."""
+
+    hostname = models.CharField(max_length=255)
+    pid = models.IntegerField()
+    started_at = models.DateTimeField()
+    heartbeat_at = models.DateTimeField()
+    stopped_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"gateway {self.pk} on {self.hostname} (pid {self.pid})"

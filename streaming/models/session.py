@@ -1,0 +1,92 @@
+"""A session (one logical answer) and its fence."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils import timezone
+
+from streaming.core.ids import uuid7
+from streaming.core.state import SessionState
+
+
+class StreamSession(models.Model):
+    """One answer: who asked what, and what became of it.
+
+    ``request`` is the client's JSON body as bytes (text columns refuse NUL); ``prompt_token_ids``
+    are little-endian int32, as in every table of ours.
+    """
+
+    State = models.TextChoices(  # type: ignore[misc]
+        "State", {state.name: (state.value, state.value) for state in SessionState}
+    )
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    reference = models.CharField(max_length=7, db_index=True, help_text="For reading out.")
+    tenant = models.ForeignKey("streaming.Tenant", on_delete=models.PROTECT, related_name="+")
+    api_key = models.ForeignKey(
+        "streaming.ApiKey", on_delete=models.SET_NULL, null=True, related_name="+"
+    )
+    end_user = models.CharField(max_length=128, blank=True)
+    request_id = models.CharField(max_length=64, blank=True, db_index=True)
+    protocol = models.CharField(max_length=12)
+    model = models.CharField(max_length=200)
+    model_requested = models.CharField(max_length=200)
+    request = models.BinaryField()
+    seed = models.BigIntegerField(null=True)
+    prompt_token_ids = models.BinaryField(null=True)
+    prompt_tokens = models.IntegerField(null=True)
+
+    state = models.CharField(max_length=12, choices=State.choices)
+    finish_reason = models.CharField(max_length=16, blank=True)
+    error_code = models.CharField(max_length=40, blank=True)
+    cause = models.CharField(max_length=24, blank=True)
+    evidence = models.JSONField(default=dict, blank=True)
+    owner = models.ForeignKey(
+        "streaming.GatewayInstance", on_delete=models.PROTECT, null=True, related_name="sessions"
+    )
+
+    completion_tokens = models.IntegerField(default=0)
+    discarded_tokens = models.IntegerField(default=0)
+    failovers = models.SmallIntegerField(default=0)
+    created_at = models.DateTimeField(default=timezone.now)
+    first_token_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["-created_at"], name="session_newest"),
+            models.Index(
+                fields=["owner"],
+                name="session_open_by_owner",
+                condition=models.Q(ended_at__isnull=True),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.reference} ({self.state})"
+
+
+class SessionFence(models.Model):
+    """Who may append to a session's log, and how far it is durable.
+
+    A table of its own so that the journal's flush, takeover and stop touch one narrow row in
+    short transactions. Only ``epoch``'s holder appends, and only directly after ``durable_seq``.
+    """
+
+    session = models.OneToOneField(
+        StreamSession,
+        primary_key=True,
+        on_delete=models.CASCADE,
+        db_constraint=False,
+        related_name="fence",
+    )
+    epoch = models.BigIntegerField()
+    durable_seq = models.BigIntegerField()
+    delivered_seq = models.BigIntegerField(default=0)
+    stop_requested = models.BooleanField(default=False)
+
+    class Meta:
+        db_table = "session_fence"
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, durable to {self.durable_seq}"
