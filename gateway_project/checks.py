@@ -5,6 +5,7 @@ and ``serve`` does so before it starts a gateway.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -44,7 +45,9 @@ def data_dir(**kwargs: Any) -> list[CheckMessage]:
 
 
 @register(Tags.database)
-def direct_connection(databases: list[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+def direct_connection(
+    *, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
     """A transaction pooler hands each statement to any server session: advisory locks get lost.
 
     A gateway process proves that it is alive by such a lock, so DATABASE_DIRECT_URL must lead to

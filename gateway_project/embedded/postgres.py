@@ -8,6 +8,7 @@ users; it is not offered.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import pwd
 import secrets
@@ -20,6 +21,8 @@ import psutil
 import psycopg
 
 from gateway_project.embedded.process import Account, StartFailed, stop
+
+logger = logging.getLogger(__name__)
 
 ROLE = "unbroken"
 START_SECONDS = 60.0
@@ -195,3 +198,4 @@ def _let_through(path: Path) -> None:
         mode = parent.stat().st_mode
         if not mode & 0o001:
             parent.chmod(mode | 0o001)
+            logger.warning("%s: search permission given to all, for PostgreSQL's account", parent)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gateway_project.embedded.process import StartFailed, stop
 from gateway_project.supervisor.child import Child
@@ -91,7 +91,7 @@ class Supervisor:
                 announce(child)
             self.pause(0.02 if waiting else 0)
 
-    def _watch(self) -> None:
+    def _watch(self) -> NoReturn:
         lasting = [child for child in self._children() if not child.runs_once]
         while True:
             for child in lasting:
