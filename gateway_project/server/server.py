@@ -91,7 +91,9 @@ class GatewayServer(daphne.server.Server):
     def run(self) -> int:
         """Serve until stopped; returns the exit code."""
         globalLogBeginner.beginLoggingTo(
-            [_forward_failures], redirectStandardIO=False, discardBuffer=True
+            [_forward_failures],  # type: ignore[list-item]
+            redirectStandardIO=False,
+            discardBuffer=True,
         )
         asyncio.set_event_loop(self._loop)
         self.http_factory = GatewayHTTPFactory(self)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -152,7 +152,7 @@ class StreamConsumer(AsyncHttpConsumer):
         try:
             await asyncio.wait({handler, watcher}, return_when=asyncio.FIRST_COMPLETED)
             if not handler.done() and not self.finished:
-                await self._client_left(handler)
+                await _to_its_end(self._client_left(handler))
                 return
             # Servers say "disconnect" after a complete response too; the handler may go on.
             await asyncio.wait({handler})
@@ -248,6 +248,16 @@ class StreamConsumer(AsyncHttpConsumer):
             "method": self.scope["method"],
             "path": self.scope["path"],
         }
+
+
+async def _to_its_end(steps: Coroutine[Any, Any, None]) -> None:
+    """Await ``steps`` wholly; a cancellation is passed on only then."""
+    task = asyncio.ensure_future(steps)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 async def _disconnected(receive: Receive) -> None:

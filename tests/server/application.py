@@ -105,8 +105,12 @@ class Cleanup(StreamConsumer):
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
             logger.info("cleanup done")
+
+    async def on_disconnect(self) -> None:
+        await asyncio.sleep(0.1)
+        logger.info("hook done")
 
 
 class Silent(StreamConsumer):

@@ -57,6 +57,19 @@ async def test_longer_streams_get_a_final_event_and_their_cleanup(tmp_path):
         harness.stop(server)
 
 
+async def test_shutdown_does_not_cut_off_the_work_after_a_disconnect(tmp_path):
+    server = harness.start(tmp_path / "log", SHUTDOWN_GRACE="0")
+    try:
+        async with server.stream("/cleanup"):
+            await server.until("running", 1)
+        await harness.eventually(lambda: log_says(server, "client left"))
+        server.process.send_signal(signal.SIGTERM)
+        assert await ended(server) == 0
+        assert "hook done" in server.log
+    finally:
+        harness.stop(server)
+
+
 async def test_new_connections_are_refused_while_it_stops(own_server):
     async with own_server.stream("/ticks/5/200") as (reader, _):
         own_server.process.send_signal(signal.SIGTERM)
