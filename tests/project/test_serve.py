@@ -169,26 +169,44 @@ def test_another_stack_runs_beside_it_on_services_of_its_own_choice(stack):
         assert other.state["database_url"] == os.environ["DATABASE_URL"]
 
 
+def test_a_second_ctrl_c_does_not_wait_for_the_grace():
+    with serving(embedded=False) as serve:
+        gateway = serve.child("gateway-1")
+        os.kill(gateway["pid"], signal.SIGSTOP)  # as if it had streams to finish
+        serve.process.send_signal(signal.SIGINT)
+        until(lambda: "\nstopping " in serve.output)
+        with pytest.raises(subprocess.TimeoutExpired):
+            serve.process.wait(0.5)
+        serve.process.send_signal(signal.SIGINT)
+        assert serve.process.wait(10) == 0
+        assert find_process(gateway) is None
+
+
 def test_a_killed_supervisor_leaves_nothing_that_the_next_start_minds(directory):
     data = directory / "data"
     with serving(data_dir=data) as first:
         children = first.state["children"]
-        os.kill(children["gateway-1"]["pid"], signal.SIGSTOP)  # can't obey the kernel's SIGTERM
+        frozen = psutil.Process(children["gateway-1"]["pid"])
+        frozen.suspend()  # can't obey the kernel's SIGTERM
         first.process.kill()
         first.process.wait()
         others = [child for name, child in children.items() if name != "gateway-1"]
+    try:
         until(lambda: not any(find_process(child) for child in others))
-        assert find_process(children["gateway-1"])
-    with serving(data_dir=data) as second:
-        assert second.answers()
-        assert find_process(children["gateway-1"]) is None
-        assert "left behind by an earlier run" in second.output
-        descendants = psutil.Process(second.process.pid).children(recursive=True)
-        assert len(descendants) >= len(second.state["children"])
-        second.process.terminate()
-        assert second.process.wait(SETTLE_SECONDS) == 0
-        assert not [process for process in descendants if process.is_running()]
-        assert not (data / "run" / "services.json").exists()
+        assert frozen.is_running()
+        with serving(data_dir=data) as second:
+            assert second.answers()
+            assert not frozen.is_running()
+            assert "left behind by an earlier run" in second.output
+            descendants = psutil.Process(second.process.pid).children(recursive=True)
+            assert len(descendants) >= len(second.state["children"])
+            second.process.terminate()
+            assert second.process.wait(SETTLE_SECONDS) == 0
+            assert not [process for process in descendants if process.is_running()]
+            assert not (data / "run" / "services.json").exists()
+    finally:
+        if frozen.is_running():
+            frozen.kill()
 
 
 def test_a_stranger_with_an_old_pid_is_left_alone(directory):
