@@ -23,7 +23,7 @@ class NodeOptions:
     """
 
     continuation: str = "ids"
-    template: str = "chatml"
+    template: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> NodeOptions:
@@ -34,7 +34,10 @@ class NodeOptions:
                 raise ValueError(f"unknown node option {name!r}; known: {', '.join(allowed)}")
             if value not in allowed[name]:
                 raise ValueError(f"{name} must be one of {', '.join(allowed[name])}")
-        return cls(**options)
+        parsed = cls(**options)
+        if parsed.continuation != "ids" and not parsed.template:
+            raise ValueError(f"continuation={parsed.continuation} needs a template")
+        return parsed
 
 
 @dataclass(frozen=True, slots=True)

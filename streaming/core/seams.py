@@ -1,0 +1,75 @@
+"""Seam grades: how a continuation is joined on to what the reader has."""
+
+from __future__ import annotations
+
+import enum
+from streaming.core.chunks import UNKNOWN_ID, Token
+from streaming.core.failures import AttemptFailed, Cause
+from streaming.core.nodes import NodeOptions
+from streaming.core.templates import TEMPLATES
+
+
+class SeamGrade(enum.Enum):
+    EXACT = "exact"  # continued from token ids
+    TEXT = "text"  # continued from text
+    REGENERATED = "regenerated"  # asked again from the start, compared, suppressed
+    REFUSED = "refused"
+
+
+def seam_grade(
+    options: NodeOptions, *, prompt_by_ids: bool, ids_known: bool, plain_tokens: bool, answer: str
+) -> SeamGrade:
+    """The best grade with which a node with these options can continue ``answer``.
+
+    ``prompt_by_ids``: the prompt's token ids are known; ``ids_known``: so are all of the answer's;
+    ``plain_tokens``: the engine can tokenise text without reading control tokens in it. Where it
+    can't, text that spells a control token is not sent as text: it would become that token.
+    """
+    if options.continuation == "ids" and prompt_by_ids:
+        if ids_known:
+            return SeamGrade.EXACT
+        if plain_tokens:
+            return SeamGrade.TEXT
+    if options.continuation != "regenerate" and options.template:
+        if not TEMPLATES[options.template].spells_control(answer):
+            return SeamGrade.TEXT
+    return SeamGrade.REGENERATED
+
+
+class Suppressor:
+    """Compares a regenerated answer with what the reader has, and lets only what is new pass.
+
+    Raises ``AttemptFailed(MISMATCH)`` at the first character that differs.
+    """
+
+    __slots__ = ("_known", "_position", "repeated_tokens")
+
+    def __init__(self, known: str) -> None:
+        self._known = known
+        self._position = 0
+        self.repeated_tokens = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether all that the reader has was repeated."""
+        return self._position >= len(self._known)
+
+    def feed(self, tokens: list[Token]) -> list[Token]:
+        """The tokens that are new; of one that is partly new, the new text."""
+        fresh = []
+        for token in tokens:
+            if self.done:
+                fresh.append(token)
+                continue
+            have = len(token.text)
+            known = self._known[self._position : self._position + have]
+            if not token.text.startswith(known):
+                raise AttemptFailed(
+                    Cause.MISMATCH, f"the regenerated answer differs at character {self._position}"
+                )
+            self._position += len(known)
+            if have > len(known):
+                fresh.append(Token(UNKNOWN_ID, token.text[len(known) :]))
+            else:
+                self.repeated_tokens += 1
+        return fresh

@@ -1,0 +1,342 @@
+"""The journal: one writer per process that makes what all its sessions have pending durable.
+
+Group commit: a flush writes everything pending in one transaction; the next one starts when it has
+ended. Under load flushes grow instead of queueing. Every session's rows pass the fence: the
+``session_fence`` update lets a batch through only if this process still owns the session and the
+batch follows directly on what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import orjson
+import psycopg
+from psycopg import errors as pg
+
+from streaming.conf import conf
+from streaming.errors import GatewayError, SessionLost
+from streaming.runtime.records import STATEMENTS, Record, RecordKind
+from streaming.runtime.token_log import Batch, SessionLog, terminal_bytes
+
+logger = logging.getLogger(__name__)
+
+FLUSH = """
+WITH batch AS (
+    SELECT * FROM unnest(
+        %b::uuid[], %b::int8[], %b::int2[], %b::int8[], %b::int8[],
+        %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int8[]
+    ) AS b(session_id, epoch, attempt, first_seq, last_seq,
+           token_ids, text, text_ends, digest, terminal, delivered)
+), fenced AS (
+    UPDATE session_fence f
+    SET durable_seq = b.last_seq, delivered_seq = greatest(f.delivered_seq, b.delivered)
+    FROM batch b
+    WHERE f.session_id = b.session_id AND f.epoch = b.epoch AND f.durable_seq = b.first_seq - 1
+    RETURNING f.session_id, f.stop_requested
+), written AS (
+    INSERT INTO streaming_tokencheckpoint (session_id, epoch, attempt, first_seq, last_seq,
+        token_ids, text, text_ends, digest, terminal, created_at)
+    SELECT b.session_id, b.epoch, b.attempt, b.first_seq, b.last_seq,
+        b.token_ids, b.text, b.text_ends, b.digest, b.terminal, now()
+    FROM batch b JOIN fenced USING (session_id)
+    WHERE b.last_seq >= b.first_seq
+)
+SELECT session_id, stop_requested FROM fenced
+"""
+
+ADVISORY_CLASS = 0x554E42  # "UNB": keeps our locks apart from other users of the database
+FLUSH_SECONDS = 15.0
+RETRY_SECONDS = 0.2
+# The server gives up a vanished connection, and with it our lock, after about 5 s.
+TCP_OPTIONS = "-c tcp_keepalives_idle=2 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=3 -c tcp_user_timeout=5000"
+
+# The database is away, or refuses writes as such; everything else is about what we sent.
+UNAVAILABLE = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    pg.ReadOnlySqlTransaction,
+    OSError,
+    TimeoutError,
+)
+
+
+class Poisoned(GatewayError):
+    """PostgreSQL refuses what this session wants to store."""
+
+    code = "journal_refused"
+    http_status = 500
+
+
+class Journal:
+    """Writes what ``SessionLog`` objects have pending. Owns its direct connection, which holds the
+    advisory lock of this process (see ``runtime.instance``)."""
+
+    def __init__(self, dsn: str, instance_id: int) -> None:
+        self._dsn = dsn
+        self._instance_id = instance_id
+        self._dirty: dict[SessionLog, None] = {}
+        self._wake = asyncio.Event()
+        self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._down_since: float | None = None
+        self.flushes = 0
+        self.rows = 0
+
+    def __repr__(self) -> str:
+        state = "down" if self._down_since is not None else "up"
+        return f"<Journal {state}: {len(self._dirty)} sessions pending, {self.flushes} flushes>"
+
+    @property
+    def down_seconds(self) -> float:
+        """For how long nothing could be written; 0 while all is well."""
+        if self._down_since is None:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._down_since
+
+    async def start(self) -> None:
+        """Connect, lock and begin to write. Raises ``psycopg.Error`` if the database is away."""
+        await self._connect()
+        self._task = asyncio.create_task(self._run(), name="journal")
+
+    async def stop(self) -> None:
+        """Write what is pending, then let go of connection and lock."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=FLUSH_SECONDS)
+            self._task.cancel()
+        await self._disconnect()
+
+    def notify(self, log: SessionLog) -> None:
+        """``log`` has something to write."""
+        self._dirty[log] = None
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while self._dirty or not self._stopping:
+            await self._wake.wait()
+            # One turn of the loop, so that all streams that are ready join this flush.
+            await asyncio.sleep(0)
+            self._wake.clear()
+            logs, self._dirty = self._dirty, {}
+            batches = [log.take() for log in logs if log.lost is None and log.has_pending]
+            if not batches:
+                continue
+            for batch in batches:
+                batch.log.in_flight = True
+            await self._write_surely(batches)
+            for batch in batches:
+                batch.log.in_flight = False
+                if batch.log.has_pending:
+                    self.notify(batch.log)
+                batch.log.wake()
+
+    async def _write_surely(self, batches: list[Batch]) -> None:
+        """Write the batches, however long the database is away. Ends the sessions that can't be."""
+        while batches:
+            try:
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    passed = await self._write(batches)
+            except UNAVAILABLE as exc:
+                batches = await self._reconnect(batches, exc)
+            except (psycopg.Error, UnicodeError, ValueError) as exc:
+                await self._isolate(batches, exc)
+                return
+            else:
+                self._settle(batches, passed)
+                return
+
+    def _settle(self, batches: Sequence[Batch], passed: dict[UUID, bool]) -> None:
+        self._down_since = None
+        self.flushes += 1
+        self.rows += len(batches)
+        for batch in batches:
+            log = batch.log
+            if log.session_id in passed:
+                log.committed(batch, passed[log.session_id])
+            else:
+                logger.warning("the fence refused a batch", extra={"session": str(log.session_id)})
+                log.lose(SessionLost())
+
+    async def _isolate(self, batches: list[Batch], exc: Exception) -> None:
+        """Something in the batches is poison: find it by halves, and end only its session."""
+        if len(batches) > 1:
+            middle = len(batches) // 2
+            await self._write_surely(batches[:middle])
+            await self._write_surely(batches[middle:])
+            return
+        log = batches[0].log
+        logger.error(
+            "PostgreSQL refuses a session's data", exc_info=exc, extra={"session": str(log.session_id)}
+        )
+        log.lose(Poisoned())
+
+    async def _write(self, batches: Sequence[Batch]) -> dict[UUID, bool]:
+        """One transaction. Returns the sessions that passed the fence, with their stop flag."""
+        if self._connection is None:
+            raise psycopg.OperationalError("not connected")
+        if not any(batch.records for batch in batches):
+            return await self._write_tokens(batches)
+        records: dict[RecordKind, list[dict[str, Any]]] = {kind: [] for kind in RecordKind}
+        async with self._connection.transaction():
+            created = [
+                record.values
+                for batch in batches
+                for record in batch.records
+                if record.kind is RecordKind.SESSION_CREATED
+            ]
+            if created:
+                await self._write_records(RecordKind.SESSION_CREATED, created)
+            passed = await self._write_tokens(batches)
+            for batch in batches:
+                if batch.log.session_id in passed:
+                    for kind, values in batch.records:
+                        records[kind].append(values)
+            for kind, rows in records.items():
+                if rows and kind is not RecordKind.SESSION_CREATED:
+                    await self._write_records(kind, rows)
+        return passed
+
+    async def _write_tokens(self, batches: Sequence[Batch]) -> dict[UUID, bool]:
+        assert self._connection is not None
+        cursor = await self._connection.execute(
+            FLUSH,
+            (
+                [batch.log.session_id for batch in batches],
+                [batch.log.epoch for batch in batches],
+                [batch.attempt for batch in batches],
+                [batch.segment.first_seq for batch in batches],
+                [batch.segment.last_seq for batch in batches],
+                [batch.token_ids for batch in batches],
+                [batch.text for batch in batches],
+                [batch.segment.ends.tobytes() for batch in batches],
+                [batch.digest for batch in batches],
+                [terminal_bytes(batch.segment.terminal) for batch in batches],
+                [batch.log.delivered_seq for batch in batches],
+            ),
+            binary=True,
+        )
+        return dict(await cursor.fetchall())
+
+    async def _write_records(self, kind: RecordKind, rows: list[dict[str, Any]]) -> None:
+        assert self._connection is not None
+        if kind is RecordKind.SESSION_CHANGED:
+            rows = _merged(rows)
+        await self._connection.execute(STATEMENTS[kind], (orjson.dumps(rows).decode(),))
+
+    # The connection
+
+    async def _connect(self) -> None:
+        connection = await psycopg.AsyncConnection.connect(
+            self._dsn,
+            autocommit=True,
+            connect_timeout=5,
+            application_name=f"unbroken journal {self._instance_id}",
+            options=TCP_OPTIONS,
+        )
+        try:
+            # After a broken connection the server may hold our lock for a moment longer.
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await connection.execute(
+                    "SELECT pg_advisory_lock(%s, %s)", (ADVISORY_CLASS, self._instance_id)
+                )
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _reconnect(self, batches: list[Batch], exc: BaseException) -> list[Batch]:
+        """Come back, and tell which batches still have to be written.
+
+        Whether the last transaction was committed is unknown: what is durable is read first.
+        """
+        loop = asyncio.get_running_loop()
+        if self._down_since is None:
+            self._down_since = loop.time()
+            logger.error("the journal lost its database: %s", exc)
+        while True:
+            await self._disconnect()
+            try:
+                await self._connect()
+                remaining = await self._reconciled(batches)
+            except UNAVAILABLE as again:
+                if self._stopping and self.down_seconds > FLUSH_SECONDS:
+                    raise
+                logger.info("the journal still has no database: %s", again)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            logger.warning("the journal has its database back after %.1f s", self.down_seconds)
+            self._down_since = None
+            return remaining
+
+    async def _reconciled(self, batches: list[Batch]) -> list[Batch]:
+        """Settle the batches that turn out to be durable; return the others."""
+        assert self._connection is not None
+        cursor = await self._connection.execute(
+            "SELECT session_id, epoch, durable_seq, stop_requested FROM session_fence WHERE session_id = ANY(%s)",
+            ([batch.log.session_id for batch in batches],),
+        )
+        found = {row[0]: row[1:] for row in await cursor.fetchall()}
+        remaining = []
+        for batch in batches:
+            log, segment = batch.log, batch.segment
+            epoch, durable, stop = found.get(log.session_id, (log.epoch, 0, False))
+            written = segment.last_seq >= segment.first_seq and durable == segment.last_seq
+            if epoch == log.epoch and (written or await self._records_are_there(batch)):
+                log.committed(batch, stop)
+            else:
+                remaining.append(batch)
+        return remaining
+
+    async def _records_are_there(self, batch: Batch) -> bool:
+        """Whether a batch without tokens was committed: its time-line events say so."""
+        assert self._connection is not None
+        if batch.segment.last_seq >= batch.segment.first_seq:
+            return False
+        for kind, values in batch.records:
+            if kind is RecordKind.SESSION_CREATED:
+                query = "SELECT 1 FROM session_fence WHERE session_id = %s"
+                arguments: tuple[Any, ...] = (values["id"],)
+            elif kind is RecordKind.ATTEMPT_STARTED:
+                query = "SELECT 1 FROM streaming_attempt WHERE session_id = %s AND number = %s"
+                arguments = (values["session_id"], values["number"])
+            elif kind is RecordKind.EVENT:
+                query = "SELECT 1 FROM streaming_sessionevent WHERE session_id = %s AND at = %s AND kind = %s"
+                arguments = (values["session_id"], values["at"], values["kind"])
+            else:
+                continue  # updates may be repeated
+            cursor = await self._connection.execute(query, arguments)
+            return await cursor.fetchone() is not None
+        return False
+
+
+def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a session: an UPDATE … FROM takes only one of several rows that match."""
+    merged: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        merged.setdefault(row["id"], {}).update(row)
+    return list(merged.values())
+
+
+def record_event(session_id: UUID, kind: str, seq: int, at: Any, **data: Any) -> Record:
+    """A line of the session's time line."""
+    return Record(
+        RecordKind.EVENT,
+        {"session_id": session_id, "at": at, "kind": kind, "seq": seq, "data": data},
+    )
+
+
+def down_too_long(journal: Journal) -> bool:
+    """Whether sessions must be told that nothing can be written."""
+    return journal.down_seconds > conf().journal_down_seconds

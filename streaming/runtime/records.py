@@ -1,0 +1,113 @@
+"""What the journal writes besides tokens, and the SQL for each kind.
+
+All records of one kind in a flush go to PostgreSQL as one JSON array, in one statement. JSON
+cannot hold NUL or lone surrogates there, so text that comes from outside passes ``printable``.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+
+class RecordKind(enum.Enum):
+    """The order is the order of writing within a flush."""
+
+    SESSION_CREATED = "session_created"
+    SESSION_CHANGED = "session_changed"
+    ATTEMPT_STARTED = "attempt_started"
+    ATTEMPT_ENDED = "attempt_ended"
+    EVENT = "event"
+    OUTBOX = "outbox"
+
+
+class Record(NamedTuple):
+    """``values`` has the columns of the kind's statement; absent ones are null (or unchanged)."""
+
+    kind: RecordKind
+    values: dict[str, Any]
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def printable(text: str, limit: int) -> str:
+    """``text`` as it can be stored in a text column: no NUL, no lone surrogates, not too long."""
+    return text[:limit].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+def packed(data: bytes | None) -> str | None:
+    """Bytes on their way through JSON to a bytea column."""
+    return None if data is None else base64.b64encode(data).decode()
+
+
+STATEMENTS: dict[RecordKind, str] = {
+    # The fence row comes with the session; a session is in one process until somebody takes it over.
+    RecordKind.SESSION_CREATED: """
+        WITH r AS (SELECT * FROM jsonb_to_recordset(%s::jsonb) AS r(
+            id uuid, reference text, tenant_id bigint, api_key_id bigint, end_user text,
+            request_id text, protocol text, model text, model_requested text, request text,
+            seed bigint, state text, owner_id bigint, created_at timestamptz, epoch bigint)),
+        fence AS (INSERT INTO session_fence (session_id, epoch, durable_seq, delivered_seq, stop_requested)
+            SELECT id, epoch, 0, 0, false FROM r)
+        INSERT INTO streaming_streamsession (id, reference, tenant_id, api_key_id, end_user,
+            request_id, protocol, model, model_requested, request, seed, state, owner_id, created_at,
+            finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
+        SELECT id, reference, tenant_id, api_key_id, end_user, request_id, protocol, model,
+            model_requested, decode(request, 'base64'), seed, state, owner_id, created_at,
+            '', '', '', '{}', 0, 0, 0 FROM r""",
+    RecordKind.SESSION_CHANGED: """
+        UPDATE streaming_streamsession s SET
+            state = coalesce(r.state, s.state),
+            prompt_token_ids = coalesce(decode(r.prompt_token_ids, 'base64'), s.prompt_token_ids),
+            prompt_tokens = coalesce(r.prompt_tokens, s.prompt_tokens),
+            finish_reason = coalesce(r.finish_reason, s.finish_reason),
+            error_code = coalesce(r.error_code, s.error_code),
+            cause = coalesce(r.cause, s.cause),
+            evidence = coalesce(r.evidence, s.evidence),
+            completion_tokens = coalesce(r.completion_tokens, s.completion_tokens),
+            discarded_tokens = coalesce(r.discarded_tokens, s.discarded_tokens),
+            failovers = coalesce(r.failovers, s.failovers),
+            first_token_at = coalesce(r.first_token_at, s.first_token_at),
+            ended_at = coalesce(r.ended_at, s.ended_at)
+        FROM jsonb_to_recordset(%s::jsonb) AS r(
+            id uuid, state text, prompt_token_ids text, prompt_tokens int, finish_reason text,
+            error_code text, cause text, evidence jsonb, completion_tokens int,
+            discarded_tokens int, failovers int, first_token_at timestamptz, ended_at timestamptz)
+        WHERE s.id = r.id""",
+    RecordKind.ATTEMPT_STARTED: """
+        INSERT INTO streaming_attempt (session_id, number, epoch, node_id, node_name,
+            engine_request_id, seam_grade, seam_note, started_at, end_reason, end_detail,
+            discarded_tokens)
+        SELECT session_id, number, epoch, node_id, node_name, engine_request_id, seam_grade,
+            seam_note, started_at, '', '', 0
+        FROM jsonb_to_recordset(%s::jsonb) AS r(
+            session_id uuid, number smallint, epoch bigint, node_id bigint, node_name text,
+            engine_request_id text, seam_grade text, seam_note text, started_at timestamptz)""",
+    RecordKind.ATTEMPT_ENDED: """
+        UPDATE streaming_attempt a SET
+            first_token_at = r.first_token_at, ended_at = r.ended_at, first_seq = r.first_seq,
+            last_seq = r.last_seq, end_reason = r.end_reason, end_detail = r.end_detail,
+            seam_grade = r.seam_grade, ttft_ms = r.ttft_ms, detection_ms = r.detection_ms,
+            recovery_ms = r.recovery_ms, cached_prompt_tokens = r.cached_prompt_tokens,
+            discarded_tokens = r.discarded_tokens
+        FROM jsonb_to_recordset(%s::jsonb) AS r(
+            session_id uuid, number smallint, first_token_at timestamptz, ended_at timestamptz,
+            first_seq bigint, last_seq bigint, end_reason text, end_detail text, seam_grade text,
+            ttft_ms float8, detection_ms float8, recovery_ms float8, cached_prompt_tokens int,
+            discarded_tokens int)
+        WHERE a.session_id = r.session_id AND a.number = r.number""",
+    RecordKind.EVENT: """
+        INSERT INTO streaming_sessionevent (session_id, at, kind, seq, data)
+        SELECT session_id, at, kind, seq, coalesce(data, '{}')
+        FROM jsonb_to_recordset(%s::jsonb) AS r(
+            session_id uuid, at timestamptz, kind text, seq bigint, data jsonb)""",
+    RecordKind.OUTBOX: """
+        INSERT INTO streaming_outboxmessage (session_id, kind, data, created_at)
+        SELECT session_id, kind, coalesce(data, '{}'), created_at
+        FROM jsonb_to_recordset(%s::jsonb) AS r(
+            session_id uuid, kind text, data jsonb, created_at timestamptz)""",
+}

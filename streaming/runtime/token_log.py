@@ -1,0 +1,282 @@
+"""The token log of one session, on the side of the process that owns it.
+
+The runner appends, the journal makes durable, readers see only what is durable. What is kept in
+memory is bounded; a reader further behind reads PostgreSQL (``runtime.log_reader``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+
+from streaming.conf import conf
+from streaming.core.chunks import UNKNOWN_ID, Token
+from streaming.core.digest import RunningDigest
+from streaming.runtime.records import Record
+
+
+class LogSlice(NamedTuple):
+    """Durable tokens that a reader does not have yet: up to ``last_seq``, with their text.
+
+    ``terminal`` is the record that closes the log; it has a seq of its own, ``last_seq``.
+    """
+
+    last_seq: int
+    text: str
+    terminal: dict[str, Any] | None = None
+
+
+class Segment(NamedTuple):
+    """A run of tokens as it was made durable; ``ends`` are offsets into ``text``, one a token."""
+
+    first_seq: int
+    last_seq: int
+    text: str
+    ends: array[int]
+    terminal: dict[str, Any] | None
+
+    def after(self, seq: int, upto: int) -> str:
+        """The text of the tokens after ``seq``, up to and including ``upto``."""
+        if seq < self.first_seq and upto >= self.last_seq:
+            return self.text
+        count = len(self.ends)
+        begin = min(max(0, seq - self.first_seq + 1), count)
+        end = min(upto - self.first_seq + 1, count)
+        return self.text[self.ends[begin - 1] if begin else 0 : self.ends[end - 1] if end else 0]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What one session has for one flush: a run of tokens of one attempt, and records besides."""
+
+    log: SessionLog
+    segment: Segment
+    attempt: int
+    token_ids: bytes
+    text: bytes
+    digest: bytes
+    records: list[Record]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Tokens appended and not yet handed to the journal; all of one attempt."""
+
+    attempt: int
+    ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    terminal: dict[str, Any] | None = None
+
+
+class LogClosed(RuntimeError):
+    """Something was appended after the terminal record, or after the log was lost."""
+
+
+class SessionLog:
+    """An append-only run of tokens 1, 2, 3, …, closed by a terminal record with the next seq.
+
+    The runner is its only producer. ``lost`` is set when this process may no longer write it.
+    """
+
+    def __init__(
+        self, session_id: UUID, epoch: int, notify: Callable[[SessionLog], None]
+    ) -> None:
+        self.session_id = session_id
+        self.epoch = epoch
+        self.last_seq = 0
+        """The last token appended (the terminal record included)."""
+        self.durable_seq = 0
+        """The last one committed to PostgreSQL."""
+        self.token_ids: array[int] = array("i")
+        """The ids of all tokens appended, for continuations."""
+        self.ids_known = True
+        self.closed = False
+        self.lost: Exception | None = None
+        self.stop_requested = False
+        self.delivered_seq = 0
+        """The greatest seq for which there is evidence of delivery; persisted with each flush."""
+        self._notify = notify
+        self._runs: deque[_Run] = deque()
+        self._records: list[Record] = []
+        self._digest = RunningDigest()
+        self._durable: deque[Segment] = deque()
+        self._durable_bytes = 0
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._unwritten = 0
+        self._taken_seq = 0
+        self.in_flight = False
+        """Whether the journal is writing a batch of this log."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<SessionLog {self.session_id} epoch {self.epoch}: {self.last_seq} appended, "
+            f"{self.durable_seq} durable{', closed' if self.closed else ''}>"
+        )
+
+    # The runner's side
+
+    def append(self, tokens: list[Token], attempt: int) -> None:
+        """Add tokens of ``attempt``. Raises ``LogClosed``."""
+        self._must_be_open()
+        run = self._run_of(attempt)
+        for token_id, text in tokens:
+            run.ids.append(token_id)
+            run.texts.append(text)
+            self.token_ids.append(token_id)
+            if token_id == UNKNOWN_ID:
+                self.ids_known = False
+        self.last_seq += len(tokens)
+        self._unwritten += len(tokens)
+        self._notify(self)
+
+    def close(self, terminal: dict[str, Any], attempt: int) -> None:
+        """Add the terminal record. Raises ``LogClosed``."""
+        self._must_be_open()
+        self._run_of(attempt).terminal = terminal
+        self.last_seq += 1
+        self.closed = True
+        self._notify(self)
+
+    def record(self, *records: Record) -> None:
+        """Have records written in the same transaction as the tokens appended so far."""
+        self._records += records
+        self._notify(self)
+
+    @property
+    def unwritten(self) -> int:
+        """Tokens appended and not yet durable."""
+        return self._unwritten
+
+    def _run_of(self, attempt: int) -> _Run:
+        if not self._runs or self._runs[-1].attempt != attempt:
+            self._runs.append(_Run(attempt))
+        return self._runs[-1]
+
+    def _must_be_open(self) -> None:
+        if self.lost is not None:
+            raise self.lost
+        if self.closed:
+            raise LogClosed(f"{self!r} takes nothing more")
+
+    # The journal's side
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._runs or self._records)
+
+    def take(self) -> Batch:
+        """Hand over what is to be written next: the tokens of one attempt, and all records.
+
+        Records wait for the tokens that were appended before them, so they go with the last run.
+        """
+        run = self._runs.popleft() if self._runs else _Run(0)
+        records: list[Record] = []
+        if not self._runs:
+            records, self._records = self._records, []
+        first = self._taken_seq + 1
+        text = "".join(run.texts)
+        ends: array[int] = array("i")
+        position = 0
+        for part in run.texts:
+            position += len(part)
+            ends.append(position)
+        token_ids = array("i", run.ids).tobytes()
+        encoded = text.encode()
+        self._digest.update(token_ids, encoded)
+        last = first + len(run.ids) - 1 + (run.terminal is not None)
+        self._taken_seq = last
+        return Batch(
+            log=self,
+            segment=Segment(first, last, text, ends, run.terminal),
+            attempt=run.attempt,
+            token_ids=token_ids,
+            text=encoded,
+            digest=self._digest.digest() if last >= first else b"",
+            records=records,
+        )
+
+    def committed(self, batch: Batch, stop_requested: bool) -> None:
+        """``batch`` is durable: readers may have it."""
+        segment = batch.segment
+        if segment.last_seq >= segment.first_seq:
+            self.durable_seq = segment.last_seq
+            self._unwritten -= len(segment.ends)
+            self._durable.append(segment)
+            self._durable_bytes += len(batch.text)
+            limits = conf()
+            while len(self._durable) > 1 and (
+                len(self._durable) > limits.log_max_events
+                or self._durable_bytes > limits.log_max_bytes
+            ):
+                self._durable_bytes -= len(self._durable.popleft().text.encode())
+        self.stop_requested = self.stop_requested or stop_requested
+        self.wake()
+
+    def lose(self, reason: Exception) -> None:
+        """This process may not write the log any more, or cannot: ``reason`` says why."""
+        if self.lost is None:
+            self.lost = reason
+        self._runs.clear()
+        self._records.clear()
+        self.wake()
+
+    # The readers' side
+
+    def slice_after(self, seq: int, upto: int | None = None) -> LogSlice | None:
+        """What is durable beyond ``seq``; None when there is nothing.
+
+        Raises ``LookupError`` when the memory no longer reaches back to ``seq``: read PostgreSQL.
+        """
+        limit = self.durable_seq if upto is None else min(upto, self.durable_seq)
+        if seq >= limit:
+            return None
+        newest = self._durable[-1]
+        if newest.first_seq == seq + 1 and upto is None:
+            return LogSlice(newest.last_seq, newest.text, newest.terminal)
+        if self._durable[0].first_seq > seq + 1:
+            raise LookupError(f"{self!r} keeps only what follows {self._durable[0].first_seq - 1}")
+        parts = [
+            segment
+            for segment in self._durable
+            if segment.last_seq > seq and segment.first_seq <= limit
+        ]
+        text = "".join(segment.after(seq, limit) for segment in parts)
+        last = parts[-1]
+        return LogSlice(limit, text, last.terminal if limit == last.last_seq else None)
+
+    def changed(self) -> asyncio.Future[None]:
+        """A future that is done at the next change: more is durable, the log is lost, or ``wake``.
+
+        A reader that stops waiting cancels it.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.add(future)
+        future.add_done_callback(self._waiters.discard)
+        return future
+
+    def wake(self) -> None:
+        """Have everybody who waits look again."""
+        for waiter in list(self._waiters):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def flushed(self) -> None:
+        """Return when everything appended and recorded so far is durable. Raises ``self.lost``."""
+        while self._runs or self._records or self.durable_seq < self.last_seq or self.in_flight:
+            if self.lost is not None:
+                raise self.lost
+            await self.changed()
+        if self.lost is not None:
+            raise self.lost
+
+
+def terminal_bytes(terminal: dict[str, Any] | None) -> bytes | None:
+    """The terminal record as it is stored."""
+    return None if terminal is None else orjson.dumps(terminal)
