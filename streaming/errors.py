@@ -167,3 +167,19 @@ class SessionStopped(GatewayError):
 
     code = "stopped"
     http_status = 409
+
+
+def error_from_openai(error: dict[str, Any]) -> GatewayError:
+    """The error behind a stored error object, so that it can be raised again with its status."""
+    kind = _by_code().get(str(error.get("code")), GatewayError)
+    return kind(str(error.get("message", "")), param=error.get("param"))
+
+
+def _by_code() -> dict[str, type[GatewayError]]:
+    found: dict[str, type[GatewayError]] = {}
+    waiting: list[type[GatewayError]] = [GatewayError]
+    while waiting:
+        kind = waiting.pop()
+        found[kind.code] = kind
+        waiting += kind.__subclasses__()
+    return found

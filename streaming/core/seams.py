@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+
 from streaming.core.chunks import UNKNOWN_ID, Token
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.nodes import NodeOptions
@@ -30,9 +31,10 @@ def seam_grade(
             return SeamGrade.EXACT
         if plain_tokens:
             return SeamGrade.TEXT
-    if options.continuation != "regenerate" and options.template:
-        if not TEMPLATES[options.template].spells_control(answer):
-            return SeamGrade.TEXT
+    if options.continuation == "regenerate" or not options.template:
+        return SeamGrade.REGENERATED
+    if not TEMPLATES[options.template].spells_control(answer):
+        return SeamGrade.TEXT
     return SeamGrade.REGENERATED
 
 

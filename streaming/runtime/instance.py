@@ -17,7 +17,9 @@ from streaming.runtime.journal import ADVISORY_CLASS
 
 async def register(dsn: str) -> int:
     """Insert the row of this process and return its id."""
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True, connect_timeout=10) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        dsn, autocommit=True, connect_timeout=10
+    ) as connection:
         cursor = await connection.execute(
             "INSERT INTO streaming_gatewayinstance (hostname, pid, started_at, heartbeat_at)"
             " VALUES (%s, %s, now(), now()) RETURNING id",
@@ -32,7 +34,8 @@ async def beat(pool: AsyncConnectionPool, instance_id: int) -> None:
     """Write the heartbeat."""
     async with pool.connection() as connection:
         await connection.execute(
-            "UPDATE streaming_gatewayinstance SET heartbeat_at = now() WHERE id = %s", (instance_id,)
+            "UPDATE streaming_gatewayinstance SET heartbeat_at = now() WHERE id = %s",
+            (instance_id,),
         )
 
 

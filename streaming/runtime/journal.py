@@ -173,7 +173,9 @@ class Journal:
             return
         log = batches[0].log
         logger.error(
-            "PostgreSQL refuses a session's data", exc_info=exc, extra={"session": str(log.session_id)}
+            "PostgreSQL refuses a session's data",
+            exc_info=exc,
+            extra={"session": str(log.session_id)},
         )
         log.lose(Poisoned())
 

@@ -85,9 +85,7 @@ class SessionLog:
     The runner is its only producer. ``lost`` is set when this process may no longer write it.
     """
 
-    def __init__(
-        self, session_id: UUID, epoch: int, notify: Callable[[SessionLog], None]
-    ) -> None:
+    def __init__(self, session_id: UUID, epoch: int, notify: Callable[[SessionLog], None]) -> None:
         self.session_id = session_id
         self.epoch = epoch
         self.last_seq = 0

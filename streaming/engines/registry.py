@@ -1,0 +1,16 @@
+"""The dialects by name."""
+
+from __future__ import annotations
+
+import httpx
+
+from streaming.engines.base import Dialect
+from streaming.engines.llamacpp import LlamaCpp
+from streaming.engines.vllm import VLLM
+
+DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (VLLM, LlamaCpp)}
+
+
+def dialect_for(name: str, client: httpx.AsyncClient, base_url: str) -> Dialect:
+    """Raises ``KeyError`` for a dialect that does not exist."""
+    return DIALECTS[name](client, base_url)

@@ -1,0 +1,195 @@
+"""vLLM, by its OpenAI-compatible server (0.30 and newer; default flags).
+
+Source: vllm/entrypoints/openai, and what was measured with 0.32. Every attempt is a completion of
+token ids with ``return_token_ids``; ``X-Request-Id`` names it. No ``stop`` is sent: the gateway
+matches stop strings itself, since the engine would look only at its own output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, ClassVar
+
+import httpx
+
+from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
+from streaming.core.failures import AttemptFailed, Cause
+from streaming.core.sse import EventTooLong, SSEParser
+from streaming.engines.base import Generation, Message, NodeReport
+from streaming.engines.http import call, parsed, raise_for_error, stream_post, translated_errors
+
+FINISHED = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+    # vLLM's own loop detection; clients know only OpenAI's reasons.
+    "repetition": "stop",
+}
+
+
+class VLLM:
+    """See ``engines.base.Dialect``."""
+
+    name: ClassVar[str] = "vllm"
+    unsupported: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, client: httpx.AsyncClient, base_url: str) -> None:
+        self._client = client
+        self._base = base_url
+
+    async def probe(self, timeout: float) -> NodeReport:
+        with translated_errors():
+            response = await self._client.get(f"{self._base}/health", timeout=timeout)
+        if response.status_code != 200:
+            raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
+        listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
+        return NodeReport({model["id"]: model.get("max_model_len") for model in listed["data"]})
+
+    async def render(self, model: str, messages: Sequence[Message]) -> list[int]:
+        answer = await call(
+            self._client,
+            "POST",
+            f"{self._base}/tokenize",
+            {"model": model, "messages": messages, "add_generation_prompt": True},
+        )
+        return answer["tokens"]
+
+    async def tokenize_plain(self, text: str) -> list[int] | None:
+        return None  # its tokenizer reads control tokens in any text
+
+    async def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
+        body = _body(generation)
+        headers = {"x-request-id": generation.request_id}
+        url = f"{self._base}/v1/completions"
+        parser = SSEParser()
+        reader = _EventReader(generation)
+        async with stream_post(self._client, url, body, headers) as response:
+            with translated_errors():
+                async for data in response.aiter_raw():
+                    try:
+                        payloads = parser.feed(data)
+                    except EventTooLong as exc:
+                        raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
+                    chunks = reader.read(payloads)
+                    if chunks:
+                        yield chunks
+        if not reader.finished:
+            raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish_reason")
+
+    async def abort(self, request_id: str) -> None:
+        """Closing the connection is what aborts on default flags; the abort call needs others."""
+
+
+class _EventReader:
+    """Turns the events of one stream into chunks."""
+
+    __slots__ = ("_generation", "_seen_first", "_tokens", "finished")
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._seen_first = False
+        self._tokens = 0
+        self.finished = False
+
+    def read(self, payloads: list[bytes]) -> list[TokenChunk]:
+        chunks: list[TokenChunk] = []
+        for payload in payloads:
+            if payload == b"[DONE]":  # proves nothing: it follows errors and aborts too
+                continue
+            event = parsed(payload)
+            if not isinstance(event, dict):
+                raise AttemptFailed(Cause.MALFORMED, f"not an event: {payload[:80]!r}")
+            if "error" in event:
+                raise_for_error(event["error"])
+            choices = event.get("choices")
+            if not choices:
+                _note_usage(self._generation.usage, event.get("usage"))
+                continue
+            choice = choices[0]
+            if not self._seen_first:
+                self._check_first(event, choice)
+            chunks.append(self._chunk(choice))
+        return chunks
+
+    def _chunk(self, choice: dict[str, Any]) -> TokenChunk:
+        finish = choice.get("finish_reason")
+        if finish is not None:
+            if finish not in FINISHED:
+                raise AttemptFailed(Cause.ABORTED, f"finish_reason {finish!r}")
+            finish = FINISHED[finish]
+            self.finished = True
+        text = choice.get("text") or ""
+        # Without return_token_ids (an older server) every event stands for one token.
+        ids = choice.get("token_ids")
+        if ids is None:
+            ids = [UNKNOWN_ID] if text else []
+        return TokenChunk(ids, text, finish)
+
+    def _check_first(self, event: dict[str, Any], choice: dict[str, Any]) -> None:
+        """The engine must be continuing what was sent, with the model that was asked for."""
+        self._seen_first = True
+        wanted = self._generation
+        if event.get("model", wanted.model) != wanted.model:
+            raise AttemptFailed(Cause.MISMATCH, f"the node answers as model {event['model']!r}")
+        echoed = choice.get("prompt_token_ids")
+        if echoed is None:
+            return
+        wanted.usage.prompt_tokens = len(echoed)
+        if not isinstance(wanted.prompt, str) and echoed != list(wanted.prompt):
+            raise AttemptFailed(Cause.MISMATCH, "the node echoes other prompt ids than were sent")
+
+
+def _note_usage(usage: EngineUsage, reported: dict[str, Any] | None) -> None:
+    if not reported:
+        return
+    usage.prompt_tokens = reported.get("prompt_tokens")
+    usage.completion_tokens = reported.get("completion_tokens")
+    details = reported.get("prompt_tokens_details") or {}
+    usage.cached_prompt_tokens = details.get("cached_tokens")
+
+
+def _body(generation: Generation) -> dict[str, Any]:
+    sampling = generation.sampling
+    prompt = generation.prompt
+    body: dict[str, Any] = {
+        "model": generation.model,
+        "prompt": prompt if isinstance(prompt, str) else list(prompt),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        **sampling.extra,
+    }
+    # Omitted it would be 16 on this endpoint.
+    if generation.max_tokens is not None:
+        body["max_tokens"] = generation.max_tokens
+    if generation.min_tokens:
+        body["min_tokens"] = generation.min_tokens
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if sampling.presence_penalty:
+        body["presence_penalty"] = sampling.presence_penalty
+    if sampling.frequency_penalty:
+        body["frequency_penalty"] = sampling.frequency_penalty
+    if bias := corrected_bias(generation):
+        body["logit_bias"] = bias
+    return body
+
+
+def corrected_bias(generation: Generation) -> dict[str, float]:
+    """The client's logit bias, and what the penalties of the answer so far amount to.
+
+    vLLM counts presence and frequency over the output of its own request only. Bias and penalties
+    both act before temperature, so a bias of minus the penalty continues ``frequency`` exactly;
+    ``presence`` is right until a token recurs, when the engine counts it a second time. vLLM takes
+    at most 1024 biases: the most frequent tokens come first.
+    """
+    sampling = generation.sampling
+    bias = {token: float(value) for token, value in sampling.logit_bias.items()}
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        for token, count in generation.produced.most_common(max(0, 1024 - len(bias))):
+            penalty = sampling.presence_penalty + sampling.frequency_penalty * count
+            bias[token] = bias.get(token, 0.0) - penalty
+    return {str(token): value for token, value in bias.items()}

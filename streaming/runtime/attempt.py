@@ -1,0 +1,253 @@
+"""One attempt: read an engine's stream into the log until it finishes or fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from streaming.conf import conf
+from streaming.core.boundary import CleanBoundary
+from streaming.core.chunks import Token, TokenChunk
+from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.core.seams import SeamGrade, Suppressor
+from streaming.core.stop_strings import StopMatcher
+from streaming.engines.base import Generation
+from streaming.fleet.nodes import Node
+from streaming.runtime.live import LiveSession
+from streaming.runtime.records import Record, RecordKind, now, printable
+
+# How long the usage may take that an engine sends after the answer has finished.
+USAGE_SECONDS = 0.25
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AttemptRun:
+    """``grade`` None: the first attempt, nothing to join on. Times are loop times, in seconds.
+
+    ``room`` waits until the journal takes more; ``progress`` is called at the first new token.
+    """
+
+    session: LiveSession
+    node: Node
+    number: int
+    grade: SeamGrade | None
+    generation: Generation
+    known: str
+    failed_at: float | None
+    room: Callable[[], Awaitable[None]]
+    progress: Callable[[], None]
+    discarded: int = 0
+    _started: float = 0.0
+    _last_data: float = 0.0
+    _first_token: float | None = None
+    _first_token_at: datetime | None = None
+    _recovery_ms: float | None = None
+    _first_seq: int = 0
+    _boundary: CleanBoundary = field(default_factory=CleanBoundary)
+    _stops: StopMatcher = field(default_factory=lambda: StopMatcher(()))
+    _suppressor: Suppressor | None = None
+
+    async def run(self) -> str:
+        """Run it; returns the finish reason. Raises ``AttemptFailed`` or ``RejectedByEngine``."""
+        session = self.session
+        loop = asyncio.get_running_loop()
+        self._started = self._last_data = loop.time()
+        self._first_seq = session.log.last_seq + 1
+        self._stops = StopMatcher(session.request.stop)
+        if self.known:
+            self._suppressor = Suppressor(self.known)
+        session.log.record(self._start_record())
+        session.tell("attempt", attempt=self.number, node=self.node.name, seq=session.log.last_seq)
+        try:
+            finish = await self._read()
+        except AttemptFailed as exc:
+            self._ended(exc.cause.value, exc.detail)
+            raise
+        except RejectedByEngine as exc:
+            self._ended("rejected", f"HTTP {exc.status}: {exc.message}")
+            raise
+        except asyncio.CancelledError:
+            self._ended("cancelled", "the session was asked to end")
+            raise
+        self._ended("finished", finish)
+        return finish
+
+    async def _read(self) -> str:
+        log = self.session.log
+        limits = conf()
+        loop = asyncio.get_running_loop()
+        rehearse_at = min((n for n in self.session.rehearsal if n >= log.last_seq), default=None)
+        stream = self.node.dialect.generate(self.generation)
+        async with aclosing(stream):
+            try:
+                async with asyncio.timeout(limits.first_token_timeout) as stall:
+                    async for chunks in stream:
+                        self._last_data = loop.time()
+                        finish = self._take(chunks, rehearse_at)
+                        if finish is not None:
+                            stall.reschedule(None)
+                            await self._read_usage(stream)
+                            return finish
+                        if log.unwritten > 1000:
+                            stall.reschedule(None)
+                            await self.room()
+                        stall.reschedule(loop.time() + limits.stall_timeout)
+            except TimeoutError as exc:
+                silence = loop.time() - self._last_data
+                cause = Cause.NO_FIRST_TOKEN if self._first_token is None else Cause.STALLED
+                raise AttemptFailed(cause, f"no data for {silence:.1f} s") from exc
+        raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish")
+
+    def _take(self, chunks: list[TokenChunk], rehearse_at: int | None) -> str | None:
+        """Append what one network read brought; the finish reason if it brought the end."""
+        log = self.session.log
+        boundary = self._boundary
+        for chunk in chunks:
+            if log.lost is not None:
+                raise log.lost
+            tokens = boundary.feed(chunk)
+            if self._suppressor is not None:
+                tokens = self._suppressor.feed(tokens)
+            stopped = False
+            if tokens and self.session.request.stop:
+                tokens, stopped = self._stops.feed(tokens)
+            finish = "stop" if stopped else chunk.finish_reason
+            if finish is not None and not stopped:
+                if self._suppressor is not None and not self._suppressor.done:
+                    raise AttemptFailed(Cause.MISMATCH, "the regenerated answer ended too early")
+                tokens = [*tokens, *self._stops.flush()]
+            if rehearse_at is not None and log.last_seq + len(tokens) > rehearse_at:
+                tokens = tokens[: rehearse_at - log.last_seq]
+                if tokens:
+                    self._append(tokens)
+                self.session.rehearsal.remove(rehearse_at)
+                raise AttemptFailed(Cause.REHEARSAL, f"rehearsed after token {rehearse_at}")
+            if tokens:
+                self._append(tokens)
+            if finish is not None:
+                return finish
+        return None
+
+    def _append(self, tokens: list[Token]) -> None:
+        if self._first_token is None:
+            self._note_first_token()
+        self.session.log.append(tokens, self.number)
+
+    def _note_first_token(self) -> None:
+        session = self.session
+        self._first_token = asyncio.get_running_loop().time()
+        self._first_token_at = now()
+        self._note_prompt_tokens()
+        if self.failed_at is not None:
+            self._recovery_ms = (self._first_token - self.failed_at) * 1000
+            session.tell(
+                "recovered",
+                attempt=self.number,
+                node=self.node.name,
+                grade=self.grade.value if self.grade else "",
+                seq=session.log.last_seq,
+                gap_ms=round(self._recovery_ms, 1),
+            )
+            session.log.record(
+                Record(
+                    RecordKind.EVENT,
+                    {
+                        "session_id": session.id,
+                        "at": self._first_token_at,
+                        "kind": "recovered",
+                        "seq": session.log.last_seq,
+                        "data": {
+                            "node": self.node.name,
+                            "grade": self.grade.value if self.grade else "",
+                            "gap_ms": round(self._recovery_ms, 1),
+                        },
+                    },
+                )
+            )
+        self.progress()
+
+    async def _read_usage(self, stream: AsyncGenerator[list[TokenChunk]]) -> None:
+        """Read on for what the engine says after the end; it owes us nothing by now."""
+        try:
+            async with asyncio.timeout(USAGE_SECONDS):
+                async for _ in stream:
+                    pass
+        except (AttemptFailed, RejectedByEngine, TimeoutError):
+            pass
+        self._note_prompt_tokens()
+        if self.grade is None:
+            # A continuation's figure counts the answer so far, which is not the client's prompt.
+            self.session.cached_prompt_tokens = self.generation.usage.cached_prompt_tokens
+
+    def _note_prompt_tokens(self) -> None:
+        """Where the prompt was sent as text, the engine tells its length."""
+        reported = self.generation.usage.prompt_tokens
+        if self.session.prompt_tokens is None and reported is not None:
+            answer = 0 if self.grade is SeamGrade.REGENERATED else self._first_seq - 1
+            self.session.prompt_tokens = reported - answer
+
+    def _start_record(self) -> Record:
+        return Record(
+            RecordKind.ATTEMPT_STARTED,
+            {
+                "session_id": self.session.id,
+                "number": self.number,
+                "epoch": self.session.log.epoch,
+                "node_id": self.node.id,
+                "node_name": self.node.name,
+                "engine_request_id": self.generation.request_id,
+                "seam_grade": self.grade.value if self.grade else "",
+                "seam_note": self._seam_note(),
+                "started_at": now(),
+            },
+        )
+
+    def _seam_note(self) -> str:
+        """What the grade does not say: state of the engine that could not be carried over."""
+        sampling = self.generation.sampling
+        if self.grade is None or self.grade is SeamGrade.REGENERATED:
+            return ""
+        if self.node.dialect.name == "vllm" and sampling.presence_penalty:
+            return "presence penalty carried as a bias: counted twice for tokens that recur"
+        if self.generation.sampling.temperature and self.node.dialect.name == "llamacpp":
+            return "the engine's random generator restarted"
+        return ""
+
+    def _ended(self, reason: str, detail: str) -> None:
+        """Write down how it went. Tokens without text yet, or held back, are discarded."""
+        log, loop = self.session.log, asyncio.get_running_loop()
+        if reason != "finished":
+            self.discarded = self._boundary.waiting + self._stops.held_tokens
+        if self._suppressor is not None:
+            self.discarded += self._suppressor.repeated_tokens
+        produced = log.last_seq >= self._first_seq
+        log.record(
+            Record(
+                RecordKind.ATTEMPT_ENDED,
+                {
+                    "session_id": self.session.id,
+                    "number": self.number,
+                    "first_token_at": self._first_token_at,
+                    "ended_at": now(),
+                    "first_seq": self._first_seq if produced else None,
+                    "last_seq": log.last_seq if produced else None,
+                    "end_reason": reason,
+                    "end_detail": printable(detail, 500),
+                    "seam_grade": self.grade.value if self.grade else "",
+                    "ttft_ms": (self._first_token - self._started) * 1000
+                    if self._first_token
+                    else None,
+                    "detection_ms": (
+                        (loop.time() - self._last_data) * 1000
+                        if reason not in ("finished", "cancelled")
+                        else None
+                    ),
+                    "recovery_ms": self._recovery_ms,
+                    "cached_prompt_tokens": self.generation.usage.cached_prompt_tokens,
+                    "discarded_tokens": self.discarded,
+                },
+            )
+        )

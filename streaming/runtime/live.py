@@ -1,0 +1,89 @@
+"""A live session: what its runner, its readers and the service share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from streaming.core.chat import ChatRequest
+from streaming.core.state import SessionState, check_move
+from streaming.runtime.token_log import SessionLog
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks. Sessions belong to (tenant, end user)."""
+
+    tenant_id: int
+    tenant: str
+    api_key_id: int | None
+    end_user: str = ""
+    is_test: bool = False
+    on_disconnect: str = "suspend"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlEvent:
+    """Something that happened between two tokens, for readers that asked to be told."""
+
+    seq: int
+    name: str
+    data: dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class LiveSession:
+    """One answer in the making, in the process that owns it."""
+
+    id: UUID
+    reference: str
+    principal: Principal
+    request: ChatRequest
+    model: str
+    seed: int | None
+    log: SessionLog
+    rehearsal: list[int] = field(default_factory=list)
+    """Tokens after which a test key wants its engine to fail."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    state: SessionState = SessionState.CREATED
+    prompt_tokens: int | None = None
+    cached_prompt_tokens: int | None = None
+    controls: list[ControlEvent] = field(default_factory=list)
+    readers: int = 0
+    task: asyncio.Task[None] | None = None
+    end_request: SessionEnd | None = None
+    """Set when the session is asked to end; its runner does it."""
+
+    def __repr__(self) -> str:
+        return f"<LiveSession {self.reference} {self.state.value}: {self.readers} readers, {self.log!r}>"
+
+    def move(self, to: SessionState) -> None:
+        """Change state. Raises ``IllegalMove``."""
+        check_move(self.state, to)
+        self.state = to
+
+    def tell(self, name: str, **data: Any) -> None:
+        """Let readers know what happens to the answer, after the last token so far."""
+        self.controls.append(ControlEvent(self.log.last_seq, name, data))
+        self.log.wake()
+
+    def ask_to_end(self, end: SessionEnd) -> None:
+        """Have the runner end the session; the first request counts. Does nothing after the end."""
+        if self.end_request is None and not self.state.is_end:
+            self.end_request = end
+            if self.task is not None:
+                self.task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """How a session ends. ``error`` is the OpenAI error object for the reader."""
+
+    state: SessionState
+    finish_reason: str = ""
+    cause: str = ""
+    error: dict[str, Any] | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,363 @@
+"""The stream runner: one task per live session, the only place that decides on failover."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from psycopg_pool import AsyncConnectionPool
+
+from streaming.conf import conf
+from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.core.seams import SeamGrade, seam_grade
+from streaming.core.state import SessionState
+from streaming.core.templates import TEMPLATES
+from streaming.engines.base import Generation
+from streaming.errors import (
+    ContextLengthExceeded,
+    EngineRejected,
+    FailoverExhausted,
+    GatewayError,
+    InvalidRequest,
+    JournalUnavailable,
+    NoHealthyNode,
+    SeamRefused,
+    UnsupportedParameter,
+)
+from streaming.fleet.nodes import Fleet, Health, Node
+from streaming.fleet.watch import FleetWatch
+from streaming.runtime.attempt import AttemptRun
+from streaming.runtime.journal import Journal, down_too_long, record_event
+from streaming.runtime.live import LiveSession, SessionEnd
+from streaming.runtime.log_reader import full_text
+from streaming.runtime.records import Record, RecordKind, now, packed
+
+logger = logging.getLogger(__name__)
+
+# Failures that say something about the node, not only about this stream on it.
+NODE_IS_SUSPECT = frozenset(
+    {Cause.REFUSED, Cause.RESET, Cause.CLOSED, Cause.STALLED, Cause.NO_FIRST_TOKEN}
+)
+
+
+class StreamRunner:
+    """Runs attempts until the answer ends, and writes down how it ended."""
+
+    def __init__(
+        self,
+        session: LiveSession,
+        fleet: Fleet,
+        watch: FleetWatch,
+        journal: Journal,
+        pool: AsyncConnectionPool,
+    ) -> None:
+        self._session = session
+        self._log = session.log
+        self._fleet = fleet
+        self._watch = watch
+        self._journal = journal
+        self._pool = pool
+        self._prompt: list[int] | None = None
+        self._attempts = 0
+        self._failovers = 0
+        self._failures_in_row = 0
+        self._failed_nodes: list[Node] = []
+        self._discarded = 0
+        self._failed_at: float | None = None
+        self._last_failure: AttemptFailed | None = None
+
+    def __repr__(self) -> str:
+        return f"<StreamRunner {self._session!r} attempt {self._attempts}>"
+
+    async def run(self) -> None:
+        """Run to the end. Raises only ``CancelledError``, when the process goes down."""
+        session = self._session
+        try:
+            end = await self._produce()
+        except asyncio.CancelledError:
+            if session.end_request is None:
+                raise
+            end = session.end_request
+        except RejectedByEngine as exc:
+            end = _failed(_rejection(exc), "rejected_by_engine")
+        except GatewayError as exc:
+            end = _failed(exc, self._cause())
+        except Exception:  # the edge of the task: an unforeseen fault must end in a stored state
+            logger.exception("the runner failed", extra={"session": str(session.id)})
+            end = _failed(GatewayError("The gateway failed to go on with this answer."), "unknown")
+        await self._end(end)
+
+    def _cause(self) -> str:
+        return self._last_failure.cause.value if self._last_failure else ""
+
+    async def _produce(self) -> SessionEnd:
+        """Attempt after attempt, until one finishes. Raises ``GatewayError`` when none can."""
+        await self._wait_until_created()
+        while True:
+            node = await self._next_node()
+            try:
+                run = await self._prepare(node)
+                if isinstance(run, SessionEnd):
+                    return run
+                node.in_flight += 1
+                try:
+                    return SessionEnd(SessionState.COMPLETED, finish_reason=await run.run())
+                finally:
+                    node.in_flight -= 1
+                    self._discarded += run.discarded
+            except AttemptFailed as failure:
+                self._note_failure(node, failure)
+
+    async def _wait_until_created(self) -> None:
+        """No engine is asked before the session is durable. Raises ``JournalUnavailable``."""
+        try:
+            async with asyncio.timeout(CREATION_SECONDS):
+                await self._log.flushed()
+        except TimeoutError:
+            raise JournalUnavailable from None
+
+    async def _next_node(self) -> Node:
+        """A node for the next attempt, waiting for one if need be, up to a limit."""
+        if self._attempts >= conf().max_attempts:
+            raise FailoverExhausted(f"{self._attempts} attempts have failed.")
+        wait = conf().node_wait_seconds
+        deadline = asyncio.get_running_loop().time() + wait
+        while True:
+            node = self._fleet.choose(self._session.model, self._failed_nodes)
+            if node is not None:
+                self._refuse_unsupported(node)
+                return node
+            try:
+                async with asyncio.timeout_at(deadline):
+                    # A node that asked to be left alone announces nothing when the time is over.
+                    async with asyncio.timeout(0.25):
+                        await self._fleet.wait_for_change()
+            except TimeoutError:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise NoHealthyNode(
+                        f"No node for {self._session.model} became healthy within {wait:g} s."
+                    ) from None
+
+    def _refuse_unsupported(self, node: Node) -> None:
+        request = self._session.request
+        asked = set(request.sampling.extra)
+        if request.budget.min_tokens:
+            asked.add("min_tokens")
+        for name in sorted(asked & node.dialect.unsupported):
+            raise UnsupportedParameter(
+                f"The engines that serve {self._session.model} do not support {name}.", param=name
+            )
+
+    async def _prepare(self, node: Node) -> AttemptRun | SessionEnd:
+        """The next attempt on ``node``; or the end, when the answer turns out to be full."""
+        session, log = self._session, self._log
+        produced = log.last_seq
+        grade, prompt, known = await self._seam(node)
+        remaining = session.request.budget.remaining(
+            session.prompt_tokens or 0, produced, node.models.get(session.model)
+        )
+        if remaining == 0:
+            if produced == 0:
+                raise ContextLengthExceeded(
+                    f"The prompt has {session.prompt_tokens} tokens; the model's context is "
+                    f"{node.models.get(session.model)}."
+                )
+            return SessionEnd(SessionState.COMPLETED, finish_reason="length")
+        if grade is SeamGrade.REGENERATED and remaining is not None:
+            remaining += produced
+        self._attempts += 1
+        ids = Counter(log.token_ids) if grade is not SeamGrade.REGENERATED else Counter()
+        generation = Generation(
+            model=session.model,
+            prompt=prompt,
+            max_tokens=remaining,
+            min_tokens=session.request.budget.still_required(
+                0 if grade is SeamGrade.REGENERATED else produced
+            ),
+            sampling=replace(session.request.sampling, seed=session.seed),
+            request_id=f"{session.id}-{self._attempts}",
+            produced=ids,
+        )
+        return AttemptRun(
+            session=session,
+            node=node,
+            number=self._attempts,
+            grade=grade if produced else None,
+            generation=generation,
+            known=known,
+            failed_at=self._failed_at,
+            room=self._wait_for_room,
+            progress=self._note_progress,
+        )
+
+    async def _seam(self, node: Node) -> tuple[SeamGrade, list[int] | str, str]:
+        """How to (go on to) ask ``node``: the grade, the prompt, and what a regeneration must repeat."""
+        session, log, dialect = self._session, self._log, node.dialect
+        if node.options.continuation == "ids" and self._prompt is None and not log.last_seq:
+            self._prompt = await dialect.render(session.model, session.request.messages)
+            session.prompt_tokens = len(self._prompt)
+            log.record(self._changed(
+                prompt_token_ids=packed(array("i", self._prompt).tobytes()), prompt_tokens=len(self._prompt)
+            ))  # fmt: skip
+        if self._prompt is not None and node.options.continuation == "ids" and log.ids_known:
+            return SeamGrade.EXACT, [*self._prompt, *log.token_ids], ""
+        answer = await full_text(self._pool, log) if log.last_seq else ""
+        plain = await dialect.tokenize_plain(answer) if self._prompt and answer else None
+        grade = seam_grade(
+            node.options,
+            prompt_by_ids=self._prompt is not None,
+            ids_known=log.ids_known,
+            plain_tokens=plain is not None,
+            answer=answer,
+        )
+        if grade is SeamGrade.TEXT and plain is not None and self._prompt is not None:
+            return grade, [*self._prompt, *plain], ""
+        beginning = self._first_prompt(node)
+        if grade is SeamGrade.TEXT:
+            return grade, beginning + answer, ""
+        return grade, beginning, answer
+
+    def _first_prompt(self, node: Node) -> Any:
+        """The prompt without any answer: ids where they are known, else rendered text."""
+        if self._prompt is not None and node.options.continuation != "text":
+            return list(self._prompt)
+        if not node.options.template:
+            raise SeamRefused("The node that is left needs text, and its template is not known.")
+        template = TEMPLATES[node.options.template]
+        messages = self._session.request.messages
+        for index, message in enumerate(messages):
+            if any(control in message["content"] for control in template.controls):
+                raise InvalidRequest(
+                    "The text spells a control token of the model, and its node takes text only.",
+                    param=f"messages[{index}].content",
+                )
+        return template.render(messages)
+
+    def _note_failure(self, node: Node, failure: AttemptFailed) -> None:
+        """Decide whether to go on after a failed attempt. Raises ``GatewayError`` if not."""
+        loop_time = asyncio.get_running_loop().time()
+        session = self._session
+        self._last_failure = failure
+        self._failed_at = loop_time
+        self._failed_nodes = [*self._failed_nodes, node][-8:]
+        self._failovers += 1
+        self._failures_in_row += 1
+        if failure.cause is Cause.BUSY:
+            node.blocked_until = loop_time + min(failure.retry_after or 1.0, 60.0)
+        if failure.cause in NODE_IS_SUSPECT and node.health is Health.UP:
+            self._watch.suspect(node, str(failure))
+        if session.state is not SessionState.RECOVERING:
+            session.move(SessionState.RECOVERING)
+        session.tell(
+            "recovering",
+            attempt=self._attempts,
+            node=node.name,
+            cause=failure.cause.value,
+            seq=self._log.last_seq,
+        )
+        self._log.record(
+            self._changed(state=session.state.value),
+            record_event(
+                session.id, "recovering", self._log.last_seq, now(),
+                node=node.name, cause=failure.cause.value,
+            ),
+        )  # fmt: skip
+        if self._failures_in_row > conf().max_failovers:
+            if failure.cause is Cause.MISMATCH:
+                raise SeamRefused(f"The answer cannot be continued unchanged: {failure.detail}")
+            raise FailoverExhausted(
+                f"{self._failures_in_row} attempts in a row failed; the last one: {failure.cause.value}."
+            )
+
+    def _note_progress(self) -> None:
+        """An attempt has produced a token that is new."""
+        session = self._session
+        first = self._log.last_seq == 0
+        self._failures_in_row = 0
+        self._failed_at = None
+        session.move(SessionState.STREAMING)
+        self._log.record(
+            self._changed(
+                state=session.state.value,
+                first_token_at=now() if first else None,
+                failovers=self._failovers,
+                prompt_tokens=session.prompt_tokens,
+            )
+        )
+
+    async def _wait_for_room(self) -> None:
+        """Wait until the journal has caught up with this session. Raises ``JournalUnavailable``."""
+        while self._log.unwritten > MAX_UNWRITTEN:
+            if self._log.lost is not None:
+                raise self._log.lost
+            if down_too_long(self._journal):
+                raise JournalUnavailable
+            changed = self._log.changed()
+            try:
+                async with asyncio.timeout(1.0):
+                    await changed
+            except TimeoutError:
+                pass
+
+    async def _end(self, end: SessionEnd) -> None:
+        """Close the log and store how it ended, all in one transaction; return when it is durable."""
+        session, log = self._session, self._log
+        if log.lost is not None:
+            logger.warning("session lost: %s", log.lost, extra={"session": str(session.id)})
+            return
+        completion_tokens = log.last_seq
+        session.move(end.state)
+        at = now()
+        terminal: dict[str, Any] = {"state": end.state.value, "finish_reason": end.finish_reason}
+        if end.error is not None:
+            terminal["error"] = end.error
+        log.record(
+            self._changed(
+                state=end.state.value,
+                finish_reason=end.finish_reason,
+                error_code=end.error["code"] if end.error else "",
+                cause=end.cause,
+                evidence=end.evidence,
+                completion_tokens=completion_tokens,
+                prompt_tokens=session.prompt_tokens,
+                discarded_tokens=self._discarded,
+                failovers=self._failovers,
+                ended_at=at,
+            ),
+            record_event(session.id, end.state.value, completion_tokens + 1, at, cause=end.cause),
+            Record(
+                RecordKind.OUTBOX,
+                {"session_id": session.id, "kind": "session_ended", "created_at": at, "data": {}},
+            ),
+        )
+        log.close(terminal, max(self._attempts, 1))
+        try:
+            await log.flushed()
+        except GatewayError as exc:
+            logger.warning("the end was not stored: %s", exc, extra={"session": str(session.id)})
+
+    def _changed(self, **values: Any) -> Record:
+        known = {name: value for name, value in values.items() if value is not None}
+        return Record(RecordKind.SESSION_CHANGED, {"id": self._session.id, **known})
+
+
+CREATION_SECONDS = 10.0
+"""How long a new session may wait for the journal before its client is told."""
+
+MAX_UNWRITTEN = 2000
+"""Tokens of one session that may wait for the journal before its engine is read no further."""
+
+
+def _failed(error: GatewayError, cause: str) -> SessionEnd:
+    return SessionEnd(SessionState.FAILED, cause=cause, error=error.as_openai()["error"])
+
+
+def _rejection(exc: RejectedByEngine) -> GatewayError:
+    words = exc.message.lower()
+    if "context" in words and ("exceed" in words or "length" in words or "maximum" in words):
+        return ContextLengthExceeded(exc.message)
+    return EngineRejected(f"The engine refused the request: {exc.message}")
