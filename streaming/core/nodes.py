@@ -28,12 +28,13 @@ class NodeOptions:
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> NodeOptions:
         """Raise ``ValueError`` naming the option that is unknown or has an unknown value."""
-        allowed = {"continuation": CONTINUATIONS, "template": tuple(TEMPLATES)}
+        allowed = {"continuation": CONTINUATIONS, "template": ("", *TEMPLATES)}
         for name, value in options.items():
             if name not in allowed:
                 raise ValueError(f"unknown node option {name!r}; known: {', '.join(allowed)}")
             if value not in allowed[name]:
-                raise ValueError(f"{name} must be one of {', '.join(allowed[name])}")
+                choices = ", ".join(choice for choice in allowed[name] if choice)
+                raise ValueError(f"{name} must be one of {choices}")
         parsed = cls(**options)
         if parsed.continuation != "ids" and not parsed.template:
             raise ValueError(f"continuation={parsed.continuation} needs a template")

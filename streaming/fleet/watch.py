@@ -69,7 +69,11 @@ class FleetWatch:
         for node_id in set(self._fleet.nodes) - set(rows):
             self._forget(node_id)
         for node_id, row in rows.items():
-            self._update(node_id, *row)
+            try:
+                self._update(node_id, *row)
+            except (ValueError, KeyError, TypeError) as exc:
+                # Somebody wrote past the model's validation; the other nodes are fine.
+                logger.error("node %s is configured wrongly and is left out: %r", row[0], exc)
 
     def _update(
         self, node_id: int, name: str, dialect: str, base_url: str, admin_state: str,
