@@ -1,0 +1,137 @@
+"""API keys: made, listed, revoked, rotated. A secret is seen once, when it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import timedelta
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from streaming.models import ApiKey, Tenant
+from streaming.services.refused import Refused
+
+PREFIX_LENGTH = 12  # "ub-live-" and four characters: enough to tell keys apart, no help in guessing
+
+
+def create_api_key(
+    *,
+    tenant_name: str,
+    name: str = "",
+    is_test: bool = False,
+    on_disconnect: str = ApiKey.OnDisconnect.SUSPEND,
+    expires_in: timedelta | None = None,
+) -> tuple[ApiKey, str]:
+    """A new key and its secret, of a tenant that is created when it is new. Raises ``Refused``."""
+    if expires_in is not None and expires_in <= timedelta():
+        raise Refused("A key has to be valid for some time.")
+    with transaction.atomic():
+        tenant = _tenant(tenant_name)
+        return _new_key(
+            tenant=tenant,
+            name=name,
+            is_test=is_test,
+            on_disconnect=on_disconnect,
+            expires_at=timezone.now() + expires_in if expires_in else None,
+        )
+
+
+def list_api_keys(*, tenant_name: str | None = None) -> QuerySet[ApiKey]:
+    """All keys, or those of one tenant, oldest first. Raises ``Refused`` for an unknown tenant."""
+    keys = ApiKey.objects.select_related("tenant", "replaced_by").order_by("tenant__name", "id")
+    if tenant_name is None:
+        return keys
+    if not Tenant.objects.filter(name=tenant_name).exists():
+        raise Refused(f"There is no tenant {tenant_name!r}.")
+    return keys.filter(tenant__name=tenant_name)
+
+
+def revoke_api_key(prefix_or_id: str) -> ApiKey:
+    """End a key now; gateways notice within ``AUTH_CACHE_SECONDS``. Raises ``Refused``."""
+    with transaction.atomic():
+        key = find_api_key(prefix_or_id)
+        if key.revoked_at is not None:
+            raise Refused(f"{key.prefix}… was revoked before, at {key.revoked_at:%Y-%m-%d %H:%M}.")
+        key.revoked_at = timezone.now()
+        key.save(update_fields=["revoked_at"])
+    return key
+
+
+def rotate_api_key(prefix_or_id: str, overlap: timedelta) -> tuple[ApiKey, str]:
+    """A new key with the attributes of an old one, which stays valid for ``overlap`` at most.
+
+    A key with an expiry date is followed by one with the same time to live. Raises ``Refused``.
+    """
+    if overlap < timedelta():
+        raise Refused("The overlap cannot be negative.")
+    with transaction.atomic():
+        old = find_api_key(prefix_or_id)
+        now = timezone.now()
+        if not old.is_active(now):
+            raise Refused(f"{old.prefix}… is no longer valid: create a new key instead.")
+        if old.replaced_by is not None:
+            raise Refused(f"{old.prefix}… was rotated before, to {old.replaced_by.prefix}….")
+        new, secret = _new_key(
+            tenant=old.tenant,
+            name=old.name,
+            is_test=old.is_test,
+            on_disconnect=old.on_disconnect,
+            expires_at=now + (old.expires_at - old.created_at) if old.expires_at else None,
+        )
+        old.replaced_by = new
+        old.expires_at = min(old.expires_at or now + overlap, now + overlap)
+        old.save(update_fields=["replaced_by", "expires_at"])
+    return new, secret
+
+
+def find_api_key(prefix_or_id: str) -> ApiKey:
+    """The key with this id, or whose prefix starts so; locked. Raises ``Refused`` unless it is one."""
+    keys = ApiKey.objects.select_related("tenant").select_for_update(of=("self",))
+    if prefix_or_id.isdecimal():
+        found = list(keys.filter(pk=prefix_or_id))
+    else:
+        found = list(keys.filter(prefix__startswith=prefix_or_id[:PREFIX_LENGTH])[:10])
+    if not found or not prefix_or_id:
+        raise Refused(f"There is no API key {_harmless(prefix_or_id)!r}.")
+    if len(found) > 1:
+        ids = ", ".join(str(key.pk) for key in found)
+        raise Refused(
+            f"Several keys begin with {_harmless(prefix_or_id)!r}: name one by id ({ids})."
+        )
+    return found[0]
+
+
+def key_hash(secret: str) -> str:
+    """What is stored of a secret. 256 random bits need no slow hash."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _harmless(prefix_or_id: str) -> str:
+    """Somebody may have typed the whole secret: messages repeat no more than the prefix."""
+    return prefix_or_id[:PREFIX_LENGTH]
+
+
+def _tenant(name: str) -> Tenant:
+    tenant = Tenant(name=name)
+    try:
+        tenant.clean_fields()
+    except ValidationError as exc:
+        raise Refused(f"Tenant {name!r}: {' '.join(exc.messages)}") from exc
+    tenant, _ = Tenant.objects.get_or_create(name=name)
+    return tenant
+
+
+def _new_key(*, is_test: bool, **columns: object) -> tuple[ApiKey, str]:
+    secret = f"ub-{'test' if is_test else 'live'}-{secrets.token_urlsafe(32)}"
+    key = ApiKey(
+        prefix=secret[:PREFIX_LENGTH], key_hash=key_hash(secret), is_test=is_test, **columns
+    )
+    try:
+        key.clean_fields()
+    except ValidationError as exc:
+        raise Refused(" ".join(exc.messages)) from exc
+    key.save()
+    return key, secret

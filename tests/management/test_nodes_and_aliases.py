@@ -1,0 +1,121 @@
+"""Engine nodes and model aliases, by their services and by their commands."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from streaming.core.nodes import NodeSpec
+from streaming.models import InferenceNode, ModelAlias, Tenant
+from streaming.services import node_admin
+from streaming.services.refused import Refused
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*arguments: str) -> str:
+    out = StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_a_node_is_added_with_its_options():
+    run("node", "add", "gpu-a=vllm+http://gpu-a:8000/?continuation=text&template=chatml")
+    node = InferenceNode.objects.get()
+    assert (node.name, node.dialect, node.base_url) == ("gpu-a", "vllm", "http://gpu-a:8000")
+    assert node.options == {"continuation": "text", "template": "chatml"}
+    assert (node.source, node.admin_state, node.health) == ("command", "active", "unknown")
+    node.clean()
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("gpu-a", "is not of the form"),
+        ("x=triton+http://h:1", "unknown dialect 'triton'"),
+        ("x=vllm+http://h:1?continuation=text", "needs a template"),
+        ("x=vllm+http://h:1?colour=red", "unknown node option 'colour'"),
+        ("gpu-a=vllm+http://other:1", "There is a node gpu-a at http://h:1 already"),
+        ("gpu-b=vllm+http://h:1", "There is a node gpu-a at http://h:1 already"),
+        (f"{'x' * 101}=vllm+http://other:1", "at most 100 characters"),
+    ],
+)
+def test_a_node_that_cannot_be_is_refused(spec, words):
+    run("node", "add", "gpu-a=vllm+http://h:1")
+    with pytest.raises(CommandError, match=words):
+        run("node", "add", spec)
+    assert InferenceNode.objects.count() == 1
+
+
+def test_a_node_is_drained_resumed_and_removed():
+    run("node", "add", "gpu-a=vllm+http://h:1")
+    run("node", "drain", "gpu-a")
+    assert InferenceNode.objects.get().admin_state == "draining"
+    with pytest.raises(CommandError, match="gpu-a is draining already"):
+        run("node", "drain", "gpu-a")
+    run("node", "resume", "gpu-a")
+    assert InferenceNode.objects.get().admin_state == "active"
+    with pytest.raises(CommandError, match="gpu-a is active already"):
+        run("node", "resume", "gpu-a")
+    run("node", "remove", "gpu-a")
+    assert not InferenceNode.objects.exists()
+    with pytest.raises(CommandError, match="There is no node 'gpu-a'; known: none"):
+        run("node", "drain", "gpu-a")
+
+
+def test_draining_leaves_alone_what_gateways_write():
+    node = node_admin.add_node(NodeSpec.parse("gpu-a=vllm+http://h:1"))
+    InferenceNode.objects.update(health="up", models_served=["m"])
+    node_admin.drain_node(node.name)
+    node = InferenceNode.objects.get()
+    assert (node.health, node.models_served, node.admin_state) == ("up", ["m"], "draining")
+
+
+def test_a_node_of_the_environment_is_not_removed():
+    node_admin.add_node(NodeSpec.parse("gpu-a=vllm+http://h:1"), source="environment")
+    with pytest.raises(Refused, match="is in ENGINE_NODES"):
+        node_admin.remove_node("gpu-a")
+
+
+def test_the_list_shows_health_and_says_when_nobody_has_looked():
+    assert "no engine nodes" in run("node", "list")
+    run("node", "add", "gpu-a=llamacpp+http://h:1")
+    listed = run("node", "list")
+    assert "gpu-a" in listed
+    assert "llama.cpp" in listed
+    assert "not probed yet" in listed
+
+
+def test_aliases_of_all_and_of_one_tenant_live_side_by_side():
+    Tenant.objects.create(name="acme")
+    run("model_alias", "set", "chat-default", "small")
+    run("model_alias", "set", "chat-default", "large", "--tenant", "acme")
+    run("model_alias", "set", "chat-default", "medium")
+    assert set(ModelAlias.objects.values_list("tenant__name", "model")) == {
+        (None, "medium"), ("acme", "large"),
+    }  # fmt: skip
+    listed = run("model_alias", "list")
+    assert "(all)" in listed
+    assert "acme" in listed
+    assert "(all)" not in run("model_alias", "list", "--tenant", "acme")
+    run("model_alias", "remove", "chat-default", "--tenant", "acme")
+    assert ModelAlias.objects.get().tenant is None
+    run("model_alias", "remove", "chat-default")
+    assert "no model aliases" in run("model_alias", "list")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("set", "a", "m", "--tenant", "nobody"), "There is no tenant 'nobody'"),
+        (("set", "a", ""), "cannot be blank"),
+        (("set", "a", "m" * 201), "at most 200"),
+        (("remove", "a"), "There is no alias 'a' for all tenants"),
+    ],
+)
+def test_an_alias_that_cannot_be_is_refused(arguments, words):
+    with pytest.raises(CommandError, match=words):
+        run("model_alias", *arguments)
+    assert not ModelAlias.objects.exists()
