@@ -16,10 +16,6 @@ class StreamSession(models.Model):
     are little-endian int32, as in every table of ours.
     """
 
-    State = models.TextChoices(  # type: ignore[misc]
-        "State", {state.name: (state.value, state.value) for state in SessionState}
-    )
-
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     reference = models.CharField(max_length=7, db_index=True, help_text="For reading out.")
     tenant = models.ForeignKey("streaming.Tenant", on_delete=models.PROTECT, related_name="+")
@@ -36,7 +32,9 @@ class StreamSession(models.Model):
     prompt_token_ids = models.BinaryField(null=True)
     prompt_tokens = models.IntegerField(null=True)
 
-    state = models.CharField(max_length=12, choices=State.choices)
+    state = models.CharField(
+        max_length=12, choices=[(state.value, state.value) for state in SessionState]
+    )
     finish_reason = models.CharField(max_length=16, blank=True)
     error_code = models.CharField(max_length=40, blank=True)
     cause = models.CharField(max_length=24, blank=True)

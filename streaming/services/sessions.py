@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from psycopg_pool import AsyncConnectionPool
@@ -137,7 +137,7 @@ def leave(session: LiveSession) -> None:
         session.ask_to_end(SessionEnd(SessionState.CANCELLED, cause="client_gone"))
 
 
-async def read(gateway: Gateway, session: LiveSession, seq: int) -> AsyncIterator[LogSlice | None]:
+async def read(gateway: Gateway, session: LiveSession, seq: int) -> AsyncGenerator[LogSlice | None]:
     """Everything durable after ``seq``, as it becomes durable, up to and including the terminal record.
 
     None is yielded when the session has news of another kind (``session.state``, ``controls``).
