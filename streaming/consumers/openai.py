@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
 
 import orjson
+import psycopg
 
 from streaming.conf import conf
-from streaming.consumers.base import StreamConsumer, sse_headers
+from streaming.consumers.base import Header, StreamConsumer, sse_headers
 from streaming.consumers.heartbeat import KEEPALIVE, PING, KeepAlive
 from streaming.consumers.openai_format import ChunkWriter, usage_of, whole_completion
 from streaming.consumers.request import Request
 from streaming.core.chat import BadParameter, ChatRequest, NotSupported, parse_chat_request
 from streaming.core.state import SessionState
-from streaming.errors import InvalidRequest, UnsupportedParameter, error_from_openai
+from streaming.errors import (
+    InvalidRequest,
+    JournalUnavailable,
+    UnsupportedParameter,
+    error_from_openai,
+)
 from streaming.runtime.gateway import Gateway, current
-from streaming.runtime.live import LiveSession
+from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.token_log import LogSlice
 from streaming.services import sessions
 from streaming.services.auth import authenticate
@@ -36,25 +44,37 @@ def parse_body(body: bytes) -> ChatRequest:
         raise InvalidRequest(str(exc), param=exc.param or None) from exc
 
 
+@contextmanager
+def database_needed() -> Iterator[None]:
+    """Before a session exists nothing can wait for the database: say that it is away."""
+    try:
+        yield
+    except psycopg.OperationalError as exc:
+        raise JournalUnavailable("The database cannot be reached.", retry_after=1) from exc
+
+
 class ChatCompletionsConsumer(StreamConsumer):
     """One answer to one client. The client's leaving ends the session at once."""
 
     methods = ("POST",)
+    session: LiveSession | None = None
 
     async def handle(self, request: Request) -> None:
         gateway = current()
-        principal = await authenticate(gateway, request.header("authorization"))
-        chat = parse_body(request.body)
-        rehearsal = sessions.parse_rehearsal(request.header("x-unbroken-rehearse"), principal)
-        session = await sessions.create_session(
-            gateway,
-            principal,
-            chat,
-            body=request.body,
-            request_id=request.request_id,
-            protocol="openai",
-            rehearsal=rehearsal,
-        )
+        with database_needed():
+            principal = await authenticate(gateway, request.header("authorization"))
+            chat = parse_body(request.body)
+            rehearsal = sessions.parse_rehearsal(request.header("x-unbroken-rehearse"), principal)
+            session = await sessions.create_session(
+                gateway,
+                principal,
+                chat,
+                body=request.body,
+                request_id=request.request_id,
+                protocol="openai",
+                rehearsal=rehearsal,
+            )
+        self.session = session
         session.readers += 1
         try:
             if chat.stream:
@@ -62,8 +82,19 @@ class ChatCompletionsConsumer(StreamConsumer):
                 await _Stream(self, gateway, session, tell_controls).run()
             else:
                 await self._answer_whole(gateway, session)
+        except JournalUnavailable as error:
+            # Does nothing if that is how the session has ended already.
+            told = error.as_openai()["error"]
+            session.ask_to_end(SessionEnd(SessionState.FAILED, cause=error.code, error=told))
+            raise
         finally:
             sessions.leave(session)
+
+    async def respond_json(self, status: int, obj: Any, headers: Iterable[Header] = ()) -> None:
+        """Errors name the session too: some leave it resumable."""
+        if self.session is not None:
+            headers = [*headers, (b"x-session-id", str(self.session.id).encode())]
+        await super().respond_json(status, obj, headers)
 
     async def _answer_whole(self, gateway: Gateway, session: LiveSession) -> None:
         parts: list[str] = []
@@ -78,9 +109,8 @@ class ChatCompletionsConsumer(StreamConsumer):
                     raise error_from_openai(error)
                 usage = usage_of(session, piece.last_seq - 1)
                 finish = piece.terminal["finish_reason"] or "stop"
-                headers = [(b"x-session-id", str(session.id).encode())]
                 await self.respond_json(
-                    200, whole_completion(session, "".join(parts), finish, usage), headers
+                    200, whole_completion(session, "".join(parts), finish, usage)
                 )
 
 
@@ -96,6 +126,7 @@ class _Stream:
         self._writer = ChunkWriter(session)
         self._tell_controls = tell_controls
         self._controls_told = 0
+        self._seq = 0
         self._keep_alive: KeepAlive | None = None
         self._pinging = False
         self._starting = asyncio.Lock()
@@ -106,13 +137,14 @@ class _Stream:
         try:
             async with aclosing(sessions.read(self._gateway, self._session, 0)) as slices:
                 async for piece in slices:
-                    if piece is None:
-                        self._look_at_state()
-                        await self._send(self._due_controls(self._session.log.durable_seq))
-                        continue
-                    await self._send(self._events_of(piece))
-                    if piece.terminal is not None and (error := piece.terminal.get("error")):
-                        raise error_from_openai(error)
+                    if piece is not None:
+                        await self._send(self._events_of(piece))
+                        self._seq = piece.last_seq
+                        if piece.terminal is not None and (error := piece.terminal.get("error")):
+                            raise error_from_openai(error)
+                    # After tokens too: news that came while they were sent wakes nobody again.
+                    await self._send(self._due_controls(self._seq))
+                    self._look_at_state()
         finally:
             starter.cancel()
             if self._keep_alive is not None:
@@ -166,6 +198,8 @@ class _Stream:
             self._keep_alive.change(conf().recovering_ping_seconds, PING, now=True)
 
     def _recovered(self) -> None:
+        if self._session.state is SessionState.RECOVERING:
+            return  # these tokens are from before the failure
         if self._pinging and self._keep_alive is not None:
             self._pinging = False
             self._keep_alive.change(conf().keepalive_seconds, KEEPALIVE)
@@ -191,9 +225,10 @@ class ModelsConsumer(StreamConsumer):
 
     async def handle(self, request: Request) -> None:
         gateway = current()
-        principal = await authenticate(gateway, request.header("authorization"))
+        with database_needed():
+            principal = await authenticate(gateway, request.header("authorization"))
+            aliases = await sessions.model_aliases(gateway.pool, principal)
         served = gateway.fleet.models()
-        aliases = await sessions.model_aliases(gateway.pool, principal)
         names = [*served, *(alias for alias, model in aliases.items() if model in served)]
         await self.respond_json(
             200,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -150,7 +149,7 @@ def raise_for_error(error: Any) -> None:
 def error_message(body: bytes) -> str:
     """The message of an error body in any of the shapes that engines use."""
     try:
-        value = json.loads(body)
+        value = orjson.loads(body)  # refuses lone surrogates, which nobody could pass on
     except ValueError:
         return body[:200].decode(errors="replace").strip()
     error = value.get("error", value) if isinstance(value, dict) else value

@@ -56,6 +56,8 @@ class Gateway:
         """Start the runner of a session that is durably created."""
         runner = StreamRunner(session, self.fleet, self.watch, self.journal, self.pool)
         session.task = asyncio.create_task(runner.run(), name=f"runner {session.reference}")
+        # A session that somebody else owns now, or that can't be stored, must leave its engine.
+        session.log.on_lost = session.task.cancel
         self.sessions[session.id] = session
         session.task.add_done_callback(lambda _: self.sessions.pop(session.id, None))
 

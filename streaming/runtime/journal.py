@@ -19,8 +19,9 @@ import psycopg
 from psycopg import errors as pg
 
 from streaming.conf import conf
+from streaming.core.state import SessionState
 from streaming.errors import GatewayError, SessionLost
-from streaming.runtime.records import STATEMENTS, Record, RecordKind
+from streaming.runtime.records import STATEMENTS, Record, RecordKind, now
 from streaming.runtime.token_log import Batch, SessionLog, terminal_bytes
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ SELECT session_id, stop_requested FROM fenced
 ADVISORY_CLASS = 0x554E42  # "UNB": keeps our locks apart from other users of the database
 FLUSH_SECONDS = 15.0
 RETRY_SECONDS = 0.2
+# With nothing to write the connection is looked at this often: our lock is lost with it.
+IDLE_SECONDS = 1.0
 # The server gives up a vanished connection, and with it our lock, after about 5 s.
 TCP_OPTIONS = "-c tcp_keepalives_idle=2 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=3 -c tcp_user_timeout=5000"
 
@@ -63,10 +66,12 @@ UNAVAILABLE = (
     OSError,
     TimeoutError,
 )
+# psycopg counts them as operational, but they are about the size or depth of what we sent.
+OVER_A_LIMIT = "54"
 
 
 class Poisoned(GatewayError):
-    """PostgreSQL refuses what this session wants to store."""
+    """This answer cannot be stored, so it cannot be shown."""
 
     code = "journal_refused"
     http_status = 500
@@ -111,6 +116,9 @@ class Journal:
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=FLUSH_SECONDS)
             self._task.cancel()
+            (outcome,) = await asyncio.gather(self._task, return_exceptions=True)
+            if outcome is not None:
+                logger.error("the journal could not write all that was pending: %r", outcome)
         await self._disconnect()
 
     def notify(self, log: SessionLog) -> None:
@@ -120,22 +128,47 @@ class Journal:
 
     async def _run(self) -> None:
         while self._dirty or not self._stopping:
-            await self._wake.wait()
+            if not await self._anything_to_write():
+                await self._look_at_connection()
+                continue
             # One turn of the loop, so that all streams that are ready join this flush.
             await asyncio.sleep(0)
             self._wake.clear()
             logs, self._dirty = self._dirty, {}
-            batches = [log.take() for log in logs if log.lost is None and log.has_pending]
-            if not batches:
-                continue
+            batches = [self._taken(log) for log in logs if log.lost is None and log.has_pending]
             for batch in batches:
                 batch.log.in_flight = True
             await self._write_surely(batches)
             for batch in batches:
                 batch.log.in_flight = False
-                if batch.log.has_pending:
+                if batch.log.lost is None and batch.log.has_pending:
                     self.notify(batch.log)
                 batch.log.wake()
+
+    async def _anything_to_write(self) -> bool:
+        """Wait for it; False after ``IDLE_SECONDS`` without."""
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _look_at_connection(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                if self._connection is None:
+                    raise psycopg.OperationalError("not connected")
+                await self._connection.execute("SELECT 1")
+        except UNAVAILABLE as exc:
+            await self._reconnect([], exc)
+        self._down_since = None
+
+    def _taken(self, log: SessionLog) -> Batch:
+        try:
+            return log.take()
+        except UnicodeEncodeError as exc:
+            return self._given_up(log, exc)
 
     async def _write_surely(self, batches: list[Batch]) -> None:
         """Write the batches, however long the database is away. Ends the sessions that can't be."""
@@ -143,14 +176,17 @@ class Journal:
             try:
                 async with asyncio.timeout(FLUSH_SECONDS):
                     passed = await self._write(batches)
-            except UNAVAILABLE as exc:
+            except Exception as exc:  # noqa: BLE001  whatever it is, it must not end the writing
+                if not _is_unavailable(exc):
+                    await self._isolate(batches, exc)
+                    return
+                if self._down_since is not None:  # it let us in, but takes no writes yet
+                    await asyncio.sleep(RETRY_SECONDS)
                 batches = await self._reconnect(batches, exc)
-            except (psycopg.Error, UnicodeError, ValueError) as exc:
-                await self._isolate(batches, exc)
-                return
             else:
                 self._settle(batches, passed)
                 return
+        self._down_since = None
 
     def _settle(self, batches: Sequence[Batch], passed: dict[UUID, bool]) -> None:
         self._down_since = None
@@ -172,12 +208,48 @@ class Journal:
             await self._write_surely(batches[middle:])
             return
         log = batches[0].log
+        if log.lost is None:  # else not even its end can be stored; the sweeper will find it
+            await self._write_surely([self._given_up(log, exc)])
+
+    def _given_up(self, log: SessionLog, exc: Exception) -> Batch:
+        """Lose a log that can't be stored; what remains to be written is how its session ended."""
         logger.error(
-            "PostgreSQL refuses a session's data",
+            "a session's data cannot be stored",
             exc_info=exc,
             extra={"session": str(log.session_id)},
         )
-        log.lose(Poisoned())
+        error = Poisoned()
+        log.lose(error)
+        at = now()
+        state = SessionState.FAILED.value
+        last_words = log.last_words(
+            {"state": state, "finish_reason": "", "error": error.as_openai()["error"]}
+        )
+        last_words.records += (
+            Record(
+                RecordKind.SESSION_CHANGED,
+                {
+                    "id": log.session_id,
+                    "state": state,
+                    "error_code": error.code,
+                    "cause": error.code,
+                    "evidence": {"refusal": type(exc).__name__},
+                    "completion_tokens": log.durable_seq,
+                    "ended_at": at,
+                },
+            ),
+            record_event(log.session_id, state, log.durable_seq + 1, at, cause=error.code),
+            Record(
+                RecordKind.OUTBOX,
+                {
+                    "session_id": log.session_id,
+                    "kind": "session_ended",
+                    "created_at": at,
+                    "data": {},
+                },
+            ),
+        )
+        return last_words
 
     async def _write(self, batches: Sequence[Batch]) -> dict[UUID, bool]:
         """One transaction. Returns the sessions that passed the fence, with their stop flag."""
@@ -273,13 +345,13 @@ class Journal:
                 await self._connect()
                 remaining = await self._reconciled(batches)
             except UNAVAILABLE as again:
-                if self._stopping and self.down_seconds > FLUSH_SECONDS:
+                nothing_to_write = not (batches or self._dirty)
+                if self._stopping and (nothing_to_write or self.down_seconds > FLUSH_SECONDS):
                     raise
                 logger.info("the journal still has no database: %s", again)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             logger.warning("the journal has its database back after %.1f s", self.down_seconds)
-            self._down_since = None
             return remaining
 
     async def _reconciled(self, batches: list[Batch]) -> list[Batch]:
@@ -321,6 +393,13 @@ class Journal:
             cursor = await self._connection.execute(query, arguments)
             return await cursor.fetchone() is not None
         return False
+
+
+def _is_unavailable(exc: Exception) -> bool:
+    """Whether a failed flush says something about the database rather than about its content."""
+    if isinstance(exc, psycopg.Error) and (exc.sqlstate or "").startswith(OVER_A_LIMIT):
+        return False
+    return isinstance(exc, UNAVAILABLE)
 
 
 def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

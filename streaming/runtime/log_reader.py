@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from typing import Any
 from uuid import UUID
 
 import orjson
+import psycopg
 from psycopg_pool import AsyncConnectionPool
 
+from streaming.conf import conf
+from streaming.errors import JournalUnavailable
 from streaming.runtime.token_log import LogSlice, Segment, SessionLog
 
 ROWS_AT_ONCE = 200
+RETRY_SECONDS = 0.2
 
 
 async def slice_from_database(
     pool: AsyncConnectionPool, session_id: UUID, seq: int
 ) -> LogSlice | None:
-    """Durable tokens beyond ``seq``, at most ``ROWS_AT_ONCE`` checkpoints of them."""
+    """Durable tokens beyond ``seq``, at most ``ROWS_AT_ONCE`` checkpoints of them.
+
+    Waits while the database is away. Raises ``JournalUnavailable`` when that takes too long.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + conf().journal_down_seconds
+    while True:
+        try:
+            segments = await _segments(pool, session_id, seq)
+        except psycopg.OperationalError as exc:
+            if loop.time() > deadline:
+                raise JournalUnavailable from exc
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            break
+    if not segments:
+        return None
+    last = segments[-1]
+    text = "".join(segment.after(seq, last.last_seq) for segment in segments)
+    return LogSlice(last.last_seq, text, last.terminal)
+
+
+async def _segments(pool: AsyncConnectionPool, session_id: UUID, seq: int) -> list[Segment]:
     async with pool.connection() as connection:
         cursor = await connection.execute(
             "SELECT first_seq, last_seq, text, text_ends, terminal FROM streaming_tokencheckpoint"
@@ -25,12 +52,7 @@ async def slice_from_database(
             (session_id, seq, ROWS_AT_ONCE),
             binary=True,
         )
-        segments = [_segment(*row) for row in await cursor.fetchall()]
-    if not segments:
-        return None
-    last = segments[-1]
-    text = "".join(segment.after(seq, last.last_seq) for segment in segments)
-    return LogSlice(last.last_seq, text, last.terminal)
+        return [_segment(*row) for row in await cursor.fetchall()]
 
 
 async def full_text(pool: AsyncConnectionPool, log: SessionLog) -> str:

@@ -97,6 +97,8 @@ class SessionLog:
         self.ids_known = True
         self.closed = False
         self.lost: Exception | None = None
+        self.on_lost: Callable[[], object] | None = None
+        """Called once when the log is lost: whoever produces for it has to stop."""
         self.stop_requested = False
         self.delivered_seq = 0
         """The greatest seq for which there is evidence of delivery; persisted with each flush."""
@@ -104,6 +106,7 @@ class SessionLog:
         self._runs: deque[_Run] = deque()
         self._records: list[Record] = []
         self._digest = RunningDigest()
+        self._durable_digest = self._digest.digest()
         self._durable: deque[Segment] = deque()
         self._durable_bytes = 0
         self._waiters: set[asyncio.Future[None]] = set()
@@ -205,6 +208,7 @@ class SessionLog:
         segment = batch.segment
         if segment.last_seq >= segment.first_seq:
             self.durable_seq = segment.last_seq
+            self._durable_digest = batch.digest
             self._unwritten -= len(segment.ends)
             self._durable.append(segment)
             self._durable_bytes += len(batch.text)
@@ -219,11 +223,27 @@ class SessionLog:
 
     def lose(self, reason: Exception) -> None:
         """This process may not write the log any more, or cannot: ``reason`` says why."""
-        if self.lost is None:
+        first = self.lost is None
+        if first:
             self.lost = reason
         self._runs.clear()
         self._records.clear()
         self.wake()
+        if first and self.on_lost is not None:
+            self.on_lost()
+
+    def last_words(self, terminal: dict[str, Any]) -> Batch:
+        """A batch that closes the log after what is durable, in place of all that was to follow."""
+        seq = self.durable_seq + 1
+        return Batch(
+            log=self,
+            segment=Segment(seq, seq, "", array("i"), terminal),
+            attempt=1,
+            token_ids=b"",
+            text=b"",
+            digest=self._durable_digest,
+            records=[],
+        )
 
     # The readers' side
 
