@@ -56,6 +56,25 @@ class StreamingConf:
     journal_down_seconds: float = setting(
         60.0, "How long the token log may be unwritable before sessions end in journal_unavailable."
     )
+    grace_seconds: float = setting(
+        3.0,
+        "How long a session goes on without a reader before its key's on_disconnect policy is applied.",
+    )
+    resume_window: float = setting(
+        900.0, "How long a suspended session can be continued; then it ends as abandoned."
+    )
+    max_lead: int = setting(
+        512,
+        "A reader that takes nothing for its grace period, while the log leads it by more tokens than this, counts as absent.",
+    )
+    max_connection_age: float = setting(
+        0.0,
+        "Resumable readers are moved to a new connection after this long, before a middlebox cuts them (0: never).",
+    )
+    vanished_seconds: float = setting(
+        20.0,
+        "A reader whose peer acknowledges nothing for this long, while data is being retransmitted, has vanished.",
+    )
     log_max_events: int = setting(
         4096, "Recent events of a session kept in memory; a reader further behind reads PostgreSQL."
     )

@@ -162,6 +162,30 @@ class SessionLost(GatewayError):
     resumable = True
 
 
+class SessionPurged(GatewayError):
+    """The text of this session has been deleted."""
+
+    code = "session_purged"
+    type = "invalid_request_error"
+    http_status = 410
+
+
+class CursorBeyondLog(GatewayError):
+    """The cursor is beyond the end of the log."""
+
+    code = "cursor_beyond_log"
+    type = "invalid_request_error"
+    http_status = 409
+
+
+class IdempotencyMismatch(GatewayError):
+    """This Idempotency-Key was used with another request."""
+
+    code = "idempotency_mismatch"
+    type = "invalid_request_error"
+    http_status = 409
+
+
 class SessionStopped(GatewayError):
     """The session was stopped on request."""
 

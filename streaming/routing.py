@@ -6,10 +6,22 @@ from django.urls import URLPattern, path
 
 from streaming.consumers.health import HealthConsumer, ReadyConsumer
 from streaming.consumers.openai import ChatCompletionsConsumer, ModelsConsumer
+from streaming.consumers.sessions import (
+    AckConsumer,
+    SessionConsumer,
+    SessionEventsConsumer,
+    SessionsConsumer,
+    StopConsumer,
+)
 
 http_urlpatterns: list[URLPattern] = [
     path("v1/chat/completions", ChatCompletionsConsumer.as_asgi()),
     path("v1/models", ModelsConsumer.as_asgi()),
+    path("v1/sessions", SessionsConsumer.as_asgi()),
+    path("v1/sessions/<str:session_id>", SessionConsumer.as_asgi()),
+    path("v1/sessions/<str:session_id>/events", SessionEventsConsumer.as_asgi()),
+    path("v1/sessions/<str:session_id>/stop", StopConsumer.as_asgi()),
+    path("v1/sessions/<str:session_id>/ack", AckConsumer.as_asgi()),
     path("healthz", HealthConsumer.as_asgi()),
     path("readyz", ReadyConsumer.as_asgi()),
 ]

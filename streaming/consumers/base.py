@@ -109,6 +109,16 @@ class StreamConsumer(AsyncHttpConsumer):
             self.finished = True
             await self.base_send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def respond_empty(self, status: int) -> None:
+        """Send a response without a body (204)."""
+        await self._start(status, [])
+        await self.finish()
+
+    @property
+    def socket(self) -> Any:
+        """What the server tells about the connection's socket; None on other servers."""
+        return self.scope.get("extensions", {}).get("unbroken.socket")
+
     async def respond_json(self, status: int, obj: Any, headers: Iterable[Header] = ()) -> None:
         """Send a whole JSON response."""
         body = orjson.dumps(obj)

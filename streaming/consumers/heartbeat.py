@@ -9,8 +9,32 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from streaming.conf import conf
+from streaming.consumers.request import Request
+from streaming.errors import InvalidRequest
+
 KEEPALIVE = b":keepalive\n\n"
 PING = b": ping\n\n"
+
+
+MIN_INTERVAL, MAX_INTERVAL = 1.0, 30.0
+
+
+def interval_for(request: Request) -> float:
+    """Seconds of silence after which this client wants to hear from us.
+
+    ``?heartbeat=`` or ``X-Unbroken-Heartbeat``, 1 to 30; else the setting. Raises ``InvalidRequest``.
+    """
+    wanted = request.query.get("heartbeat") or request.header("x-unbroken-heartbeat")
+    if wanted is None:
+        return conf().keepalive_seconds
+    try:
+        seconds = float(wanted)
+    except ValueError:
+        seconds = 0.0
+    if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
+        raise InvalidRequest("heartbeat must be 1 to 30 seconds.", param="heartbeat")
+    return seconds
 
 
 class Stream(Protocol):

@@ -19,6 +19,11 @@ def uuid7() -> uuid.UUID:
     return uuid.UUID(int=value)
 
 
+def created_at(session_id: uuid.UUID) -> int:
+    """The Unix time in seconds at which a version 7 UUID was made."""
+    return (session_id.int >> 80) // 1000
+
+
 def reference_code() -> str:
     """A short code such as ``K7Q-4MX`` (30 random bits), for people; not an identifier.
 

@@ -5,13 +5,14 @@ from streaming.models.checkpoint import TokenCheckpoint
 from streaming.models.event import OutboxMessage, SessionEvent
 from streaming.models.instance import GatewayInstance
 from streaming.models.node import InferenceNode
-from streaming.models.session import SessionFence, StreamSession
+from streaming.models.session import IdempotencyKey, SessionFence, StreamSession
 from streaming.models.tenant import ApiKey, ModelAlias, Tenant
 
 __all__ = [
     "ApiKey",
     "Attempt",
     "GatewayInstance",
+    "IdempotencyKey",
     "InferenceNode",
     "ModelAlias",
     "OutboxMessage",

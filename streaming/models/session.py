@@ -39,6 +39,11 @@ class StreamSession(models.Model):
     error_code = models.CharField(max_length=40, blank=True)
     cause = models.CharField(max_length=24, blank=True)
     evidence = models.JSONField(default=dict, blank=True)
+    on_disconnect = models.CharField(max_length=8, default="suspend")
+    evidence_of_delivery = models.CharField(max_length=8, default="none")
+    suspended_at = models.DateTimeField(null=True)
+    resume_until = models.DateTimeField(null=True)
+    purged_at = models.DateTimeField(null=True)
     owner = models.ForeignKey(
         "streaming.GatewayInstance", on_delete=models.PROTECT, null=True, related_name="sessions"
     )
@@ -57,6 +62,11 @@ class StreamSession(models.Model):
                 fields=["owner"],
                 name="session_open_by_owner",
                 condition=models.Q(ended_at__isnull=True),
+            ),
+            models.Index(
+                fields=["resume_until"],
+                name="session_suspended",
+                condition=models.Q(state="suspended"),
             ),
         ]
 
@@ -82,9 +92,31 @@ class SessionFence(models.Model):
     durable_seq = models.BigIntegerField()
     delivered_seq = models.BigIntegerField(default=0)
     stop_requested = models.BooleanField(default=False)
+    readers_until = models.DateTimeField(
+        null=True, help_text="Another process has readers of the session until then, at least."
+    )
 
     class Meta:
         db_table = "session_fence"
 
     def __str__(self) -> str:
         return f"epoch {self.epoch}, durable to {self.durable_seq}"
+
+
+class IdempotencyKey(models.Model):
+    """The first request with an ``Idempotency-Key`` claims it; the others attach to its session."""
+
+    tenant = models.ForeignKey("streaming.Tenant", on_delete=models.CASCADE, related_name="+")
+    end_user = models.CharField(max_length=128, blank=True)
+    key = models.CharField(max_length=255)
+    body_digest = models.BinaryField(help_text="SHA-256 of the request body.")
+    session_id = models.UUIDField()
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "end_user", "key"], name="idempotent_once")
+        ]
+
+    def __str__(self) -> str:
+        return self.key

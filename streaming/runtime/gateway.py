@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -13,17 +15,27 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.conf import conf
 from streaming.core.nodes import parse_engine_nodes
+from streaming.core.state import SessionState
 from streaming.engines.http import engine_client
 from streaming.errors import Overloaded, ShuttingDown
 from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
 from streaming.fleet.watch import FleetWatch
-from streaming.runtime import instance
+from streaming.runtime import adoption, instance
+from streaming.runtime.bus import Bus
+from streaming.runtime.follower import Follower
 from streaming.runtime.journal import Journal
-from streaming.runtime.live import LiveSession
-from streaming.runtime.runner import StreamRunner
+from streaming.runtime.live import LiveSession, SessionEnd
+from streaming.runtime.presence import Presence
+from streaming.runtime.reader import Evidence
+from streaming.runtime.runner import Resumption, StreamRunner
+from streaming.runtime.token_log import SessionLog
 
 logger = logging.getLogger(__name__)
+
+ORPHAN_SECONDS = 2.0
+WATCH_SECONDS = 3.0
+SUSPEND_SECONDS = 5.0
 
 
 class Gateway:
@@ -37,13 +49,20 @@ class Gateway:
         self.client = client
         self.fleet = Fleet()
         self.watch = FleetWatch(self.fleet, client, pool)
-        self.journal = Journal(settings.DATABASE_DIRECT_URL or settings.DATABASE_URL, instance_id)
+        dsn = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
+        self.journal = Journal(dsn, instance_id, self._hint_at)
         self.sessions: dict[UUID, LiveSession] = {}
+        self.bus = Bus(instance_id, self._receive)
+        self.follower = Follower(pool, instance_id, self.adopt, self._ask_for_hints)
+        self.presence = Presence(pool, lambda: list(self.sessions.values()))
         self.draining = False
-        self._heart: asyncio.Task[None] | None = None
+        self._watchers: dict[UUID, dict[int, float]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
         return f"<Gateway {self.instance_id}: {len(self.sessions)} sessions, {self.journal!r}>"
+
+    # Sessions
 
     def admit(self) -> None:
         """Raises ``ShuttingDown`` or ``Overloaded`` when no new session may start here."""
@@ -52,31 +71,144 @@ class Gateway:
         if len(self.sessions) >= conf().max_streams:
             raise Overloaded(retry_after=1)
 
-    def run(self, session: LiveSession) -> None:
-        """Start the runner of a session that is durably created."""
-        runner = StreamRunner(session, self.fleet, self.watch, self.journal, self.pool)
+    def run(self, session: LiveSession, resumption: Resumption | None = None) -> None:
+        """Start the runner of a session that this process owns."""
+        runner = StreamRunner(session, self.fleet, self.watch, self.journal, self.pool, resumption)
         session.task = asyncio.create_task(runner.run(), name=f"runner {session.reference}")
-        # A session that somebody else owns now, or that can't be stored, must leave its engine.
-        session.log.on_lost = session.task.cancel
         self.sessions[session.id] = session
-        session.task.add_done_callback(lambda _: self.sessions.pop(session.id, None))
+        session.task.add_done_callback(lambda _: self._forget(session))
+
+    def _forget(self, session: LiveSession) -> None:
+        if self.sessions.get(session.id) is session:
+            del self.sessions[session.id]
+        self._watchers.pop(session.id, None)
+        session.log.wake()
+
+    async def adopt(self, session_id: UUID, reason: str, end: SessionEnd | None = None) -> bool:
+        """Take a session over, to go on with it or to end it as ``end`` says.
+
+        False: it is somebody else's, has ended, or this process takes nothing more.
+        """
+        if session_id in self.sessions or (self.draining and end is None):
+            return False
+        stored = await adoption.stored_session(self.pool, session_id)
+        if stored is None or stored.ended:
+            return False
+        if stored.stop_requested and end is None:
+            end = SessionEnd(SessionState.STOPPED, cause="client_stop")
+        epoch = await adoption.take_over(self.pool, stored, self.instance_id, reason)
+        if epoch is None:
+            return False
+        session, resumption = await adoption.restore(
+            self.pool, stored, epoch, self.journal.notify, end
+        )
+        logger.info("session taken over: %s", reason, extra={"session": str(session_id)})
+        self.run(session, resumption)
+        return True
+
+    def note_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
+        """Store what a reader that leaves has provably received; its session may have ended."""
+        if evidence is not Evidence.NONE:
+            self.spawn(self.store_delivered(session_id, seq, evidence), "delivered")
+
+    async def store_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
+        """Move the delivered mark up to ``seq``; it never goes back, and never beyond the log."""
+        try:
+            async with self.pool.connection() as connection:
+                await connection.execute(
+                    "WITH moved AS (UPDATE session_fence SET delivered_seq = least(%s, durable_seq)"
+                    " WHERE session_id = %s AND delivered_seq <= %s RETURNING session_id)"
+                    " UPDATE streaming_streamsession s SET evidence_of_delivery = %s"
+                    " FROM moved WHERE s.id = moved.session_id",
+                    (seq, session_id, seq, evidence.name.lower()),
+                )
+        except (psycopg.Error, PoolTimeout) as exc:
+            logger.warning("a delivered mark was not stored: %s", exc)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Run a coroutine in the background; it must deal with its own errors."""
+        task = asyncio.create_task(work, name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # Hints
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "durable":
+            for session_id, seq in message["sessions"]:
+                self.follower.hint(UUID(session_id), seq)
+        elif kind == "watch":
+            watchers = self._watchers.setdefault(UUID(message["session"]), {})
+            watchers[message["from"]] = asyncio.get_running_loop().time() + WATCH_SECONDS
+        elif kind == "stop":
+            session = self.sessions.get(UUID(message["session"]))
+            if session is not None:
+                session.ask_to_end(SessionEnd(SessionState.STOPPED, cause="client_stop"))
+
+    async def _ask_for_hints(self, session_id: UUID, owner_id: int) -> None:
+        await self.bus.send(
+            owner_id, {"type": "watch", "session": str(session_id), "from": self.instance_id}
+        )
+
+    def _hint_at(self, logs: Sequence[SessionLog]) -> None:
+        """One message per watching process and flush."""
+        if not self._watchers:
+            return
+        now = asyncio.get_running_loop().time()
+        news: dict[int, list[tuple[str, int]]] = {}
+        for log in logs:
+            for instance_id, until in self._watchers.get(log.session_id, {}).items():
+                if until > now:
+                    news.setdefault(instance_id, []).append((str(log.session_id), log.durable_seq))
+        for instance_id, sessions in news.items():
+            self.spawn(
+                self.bus.send(instance_id, {"type": "durable", "sessions": sessions}), "hint"
+            )
+
+    # The process
+
+    async def begin(self) -> None:
+        """Start the parts. Raises ``psycopg.Error`` when the database is away."""
+        await self.journal.start()
+        specs = parse_engine_nodes(",".join(settings.ENGINE_NODES))
+        await sync_environment_nodes(self.pool, specs)
+        await self.watch.start()
+        self.bus.start()
+        self.follower.start()
+        self.presence.start()
+        self.spawn(self._beat_forever(), "heartbeat")
+        self.spawn(self._look_for_orphans_forever(), "orphans")
 
     async def drain(self, timeout: float) -> None:
-        """Take no new sessions, and wait up to ``timeout`` seconds for the live ones to end."""
+        """Take no new sessions; wait up to ``timeout`` seconds for the live ones, suspend the rest.
+
+        Readers that can resume see ``draining`` and move to another process at once.
+        """
         self.draining = True
+        for session in self.sessions.values():
+            session.log.wake()
+        self.follower.wake_all()
+        await self._wait_for_runners(timeout)
+        for session in list(self.sessions.values()):
+            session.ask_to_end(SessionEnd(SessionState.SUSPENDED, cause="gateway_shutdown"))
+        await self._wait_for_runners(SUSPEND_SECONDS)
+
+    async def _wait_for_runners(self, timeout: float) -> None:
         tasks = [session.task for session in self.sessions.values() if session.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
 
     async def stop(self) -> None:
         """Stop everything that ``start`` has started; what is pending is written first."""
-        tasks = [session.task for session in self.sessions.values() if session.task is not None]
+        runners = [session.task for session in self.sessions.values() if session.task is not None]
+        tasks = [*runners, *self._background]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._heart is not None:
-            self._heart.cancel()
-            await asyncio.gather(self._heart, return_exceptions=True)
+        await self.presence.stop()
+        await self.follower.stop()
+        await self.bus.stop()
         await self.watch.stop()
         await self.journal.stop()
         try:
@@ -94,13 +226,18 @@ class Gateway:
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("no heartbeat: %s", exc)
 
-    async def begin(self) -> None:
-        """Start the parts. Raises ``psycopg.Error`` when the database is away."""
-        await self.journal.start()
-        specs = parse_engine_nodes(",".join(settings.ENGINE_NODES))
-        await sync_environment_nodes(self.pool, specs)
-        await self.watch.start()
-        self._heart = asyncio.create_task(self._beat_forever(), name="heartbeat")
+    async def _look_for_orphans_forever(self) -> None:
+        while True:
+            await asyncio.sleep(ORPHAN_SECONDS)
+            try:
+                async with self.pool.connection() as connection:
+                    cursor = await connection.execute(adoption.ORPHANS)
+                    rows = await cursor.fetchall()
+                for session_id, on_disconnect, suspended in rows:
+                    end = adoption.end_of_orphan(on_disconnect, suspended)
+                    await self.adopt(session_id, end.cause if end else "gateway_crash", end)
+            except (psycopg.Error, PoolTimeout) as exc:
+                logger.info("orphans cannot be looked for: %s", exc)
 
 
 _current: Gateway | None = None

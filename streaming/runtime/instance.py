@@ -48,12 +48,10 @@ async def retire(pool: AsyncConnectionPool, instance_id: int) -> None:
         )
 
 
-# Probing takes the lock shared and for the transaction only, so it is released at once and never
-# keeps its owner from getting it back.
-DEAD_OWNERS = f"""
-SELECT i.id FROM streaming_gatewayinstance i
-WHERE i.id = ANY(%s) AND (
-    i.heartbeat_at < now() - interval '5 seconds'
+# A condition on a row ``i`` of the instance table. Probing takes the lock shared and for the
+# transaction only, so it is released at once and never keeps its owner from getting it back.
+OWNER_IS_DEAD = f"""(
+    i.id IS NULL OR i.stopped_at IS NOT NULL
+    OR i.heartbeat_at < now() - interval '5 seconds'
     OR pg_try_advisory_xact_lock_shared({ADVISORY_CLASS}, i.id::int)
-)
-"""
+)"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -81,8 +81,14 @@ class Journal:
     """Writes what ``SessionLog`` objects have pending. Owns its direct connection, which holds the
     advisory lock of this process (see ``runtime.instance``)."""
 
-    def __init__(self, dsn: str, instance_id: int) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        instance_id: int,
+        flushed: Callable[[Sequence[SessionLog]], None] = lambda logs: None,
+    ) -> None:
         self._dsn = dsn
+        self._flushed = flushed
         self._instance_id = instance_id
         self._dirty: dict[SessionLog, None] = {}
         self._wake = asyncio.Event()
@@ -199,6 +205,7 @@ class Journal:
             else:
                 logger.warning("the fence refused a batch", extra={"session": str(log.session_id)})
                 log.lose(SessionLost())
+        self._flushed([batch.log for batch in batches])
 
     async def _isolate(self, batches: list[Batch], exc: Exception) -> None:
         """Something in the batches is poison: find it by halves, and end only its session."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from streaming.conf import conf
 from streaming.core.chat import ChatRequest
 from streaming.core.state import SessionState, check_move
+from streaming.runtime.reader import Evidence, Reader
 from streaming.runtime.token_log import SessionLog
 
 
@@ -52,13 +54,16 @@ class LiveSession:
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
     controls: list[ControlEvent] = field(default_factory=list)
-    readers: int = 0
+    readers: set[Reader] = field(default_factory=set)
+    lonely_since: float | None = None
+    """Loop time since which nobody reads it."""
+    evidence: Evidence = Evidence.NONE
     task: asyncio.Task[None] | None = None
     end_request: SessionEnd | None = None
     """Set when the session is asked to end; its runner does it."""
 
     def __repr__(self) -> str:
-        return f"<LiveSession {self.reference} {self.state.value}: {self.readers} readers, {self.log!r}>"
+        return f"<LiveSession {self.reference} {self.state.value}: {len(self.readers)} readers, {self.log!r}>"
 
     def move(self, to: SessionState) -> None:
         """Change state. Raises ``IllegalMove``."""
@@ -70,6 +75,22 @@ class LiveSession:
         self.controls.append(ControlEvent(self.log.last_seq, name, data))
         self.log.wake()
 
+    @property
+    def grace(self) -> float:
+        """Seconds for which it goes on without a reader."""
+        return 0.0 if self.principal.on_disconnect == "cancel" else conf().grace_seconds
+
+    def note_delivered(self, seq: int, evidence: Evidence) -> None:
+        """There is evidence that tokens up to ``seq`` have reached a reader."""
+        if seq > self.log.delivered_seq:
+            self.log.delivered_seq = seq
+            self.evidence = evidence
+
+    def drop(self) -> None:
+        """Stop working on it without a word: it is somebody else's now."""
+        if self.task is not None:
+            self.task.cancel()
+
     def ask_to_end(self, end: SessionEnd) -> None:
         """Have the runner end the session; the first request counts. Does nothing after the end."""
         if self.end_request is None and not self.state.is_end:
@@ -80,7 +101,7 @@ class LiveSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ends. ``error`` is the OpenAI error object for the reader."""
+    """How a session ends, or is suspended. ``error`` is the OpenAI error object for the reader."""
 
     state: SessionState
     finish_reason: str = ""

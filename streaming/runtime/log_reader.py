@@ -12,6 +12,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.conf import conf
+from streaming.core.digest import RunningDigest
 from streaming.errors import JournalUnavailable
 from streaming.runtime.token_log import LogSlice, Segment, SessionLog
 
@@ -67,6 +68,26 @@ async def full_text(pool: AsyncConnectionPool, log: SessionLog) -> str:
         parts.append(piece.text)
         seq = piece.last_seq
     return "".join(parts)
+
+
+async def stored_log(
+    pool: AsyncConnectionPool, session_id: UUID
+) -> tuple[array[int], RunningDigest, bool]:
+    """All token ids, the running digest over them and their text, and whether it is the stored one."""
+    token_ids: array[int] = array("i")
+    digest = RunningDigest()
+    stored = digest.digest()
+    async with pool.connection() as connection, connection.cursor(binary=True) as cursor:
+        await cursor.execute(
+            "SELECT token_ids, text, digest FROM streaming_tokencheckpoint"
+            " WHERE session_id = %s ORDER BY first_seq",
+            (session_id,),
+        )
+        async for ids, text, row_digest in cursor:
+            token_ids.frombytes(bytes(ids))
+            digest.update(bytes(ids), bytes(text))
+            stored = bytes(row_digest)
+    return token_ids, digest, stored == digest.digest()
 
 
 def _segment(first: int, last: int, text: bytes, ends: bytes, terminal: Any) -> Segment:

@@ -50,15 +50,15 @@ STATEMENTS: dict[RecordKind, str] = {
         WITH r AS (SELECT * FROM jsonb_to_recordset(%s::jsonb) AS r(
             id uuid, reference text, tenant_id bigint, api_key_id bigint, end_user text,
             request_id text, protocol text, model text, model_requested text, request text,
-            seed bigint, state text, owner_id bigint, created_at timestamptz, epoch bigint)),
+            seed bigint, state text, owner_id bigint, created_at timestamptz, epoch bigint, on_disconnect text)),
         fence AS (INSERT INTO session_fence (session_id, epoch, durable_seq, delivered_seq, stop_requested)
             SELECT id, epoch, 0, 0, false FROM r)
         INSERT INTO streaming_streamsession (id, reference, tenant_id, api_key_id, end_user,
             request_id, protocol, model, model_requested, request, seed, state, owner_id, created_at,
-            finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
+            on_disconnect, evidence_of_delivery, finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
         SELECT id, reference, tenant_id, api_key_id, end_user, request_id, protocol, model,
             model_requested, decode(request, 'base64'), seed, state, owner_id, created_at,
-            '', '', '', '{}', 0, 0, 0 FROM r""",
+            on_disconnect, 'none', '', '', '', '{}', 0, 0, 0 FROM r""",
     RecordKind.SESSION_CHANGED: """
         UPDATE streaming_streamsession s SET
             state = coalesce(r.state, s.state),
@@ -71,12 +71,16 @@ STATEMENTS: dict[RecordKind, str] = {
             completion_tokens = coalesce(r.completion_tokens, s.completion_tokens),
             discarded_tokens = coalesce(r.discarded_tokens, s.discarded_tokens),
             failovers = coalesce(r.failovers, s.failovers),
+            suspended_at = coalesce(r.suspended_at, s.suspended_at),
+            resume_until = coalesce(r.resume_until, s.resume_until),
+            evidence_of_delivery = coalesce(r.evidence_of_delivery, s.evidence_of_delivery),
             first_token_at = coalesce(r.first_token_at, s.first_token_at),
             ended_at = coalesce(r.ended_at, s.ended_at)
         FROM jsonb_to_recordset(%s::jsonb) AS r(
             id uuid, state text, prompt_token_ids text, prompt_tokens int, finish_reason text,
             error_code text, cause text, evidence jsonb, completion_tokens int,
-            discarded_tokens int, failovers int, first_token_at timestamptz, ended_at timestamptz)
+            discarded_tokens int, failovers int, first_token_at timestamptz, ended_at timestamptz,
+            suspended_at timestamptz, resume_until timestamptz, evidence_of_delivery text)
         WHERE s.id = r.id""",
     RecordKind.ATTEMPT_STARTED: """
         INSERT INTO streaming_attempt (session_id, number, epoch, node_id, node_name,

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from array import array
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from psycopg_pool import AsyncConnectionPool
@@ -44,6 +45,16 @@ NODE_IS_SUSPECT = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What a session brings along that was taken over."""
+
+    prompt: list[int] | None
+    attempts: int
+    failovers: int
+    discarded: int
+
+
 class StreamRunner:
     """Runs attempts until the answer ends, and writes down how it ended."""
 
@@ -54,6 +65,7 @@ class StreamRunner:
         watch: FleetWatch,
         journal: Journal,
         pool: AsyncConnectionPool,
+        resumption: Resumption | None = None,
     ) -> None:
         self._session = session
         self._log = session.log
@@ -69,6 +81,13 @@ class StreamRunner:
         self._discarded = 0
         self._failed_at: float | None = None
         self._last_failure: AttemptFailed | None = None
+        self._attempts_before = 0
+        if resumption is not None:
+            self._prompt = resumption.prompt
+            self._attempts = self._attempts_before = resumption.attempts
+            self._failovers = resumption.failovers
+            self._discarded = resumption.discarded
+            self._failed_at = asyncio.get_running_loop().time()
 
     def __repr__(self) -> str:
         return f"<StreamRunner {self._session!r} attempt {self._attempts}>"
@@ -77,7 +96,7 @@ class StreamRunner:
         """Run to the end. Raises only ``CancelledError``, when the process goes down."""
         session = self._session
         try:
-            end = await self._produce()
+            end = session.end_request or await self._produce()
         except asyncio.CancelledError:
             if session.end_request is None:
                 raise
@@ -122,8 +141,9 @@ class StreamRunner:
 
     async def _next_node(self) -> Node:
         """A node for the next attempt, waiting for one if need be, up to a limit."""
-        if self._attempts >= conf().max_attempts:
-            raise FailoverExhausted(f"{self._attempts} attempts have failed.")
+        tried = self._attempts - self._attempts_before
+        if tried >= conf().max_attempts:
+            raise FailoverExhausted(f"{tried} attempts have failed.")
         wait = conf().node_wait_seconds
         deadline = asyncio.get_running_loop().time() + wait
         while True:
@@ -309,10 +329,18 @@ class StreamRunner:
         if log.lost is not None:
             logger.warning("session lost: %s", log.lost, extra={"session": str(session.id)})
             return
+        if end.state is SessionState.SUSPENDED:
+            await self._suspend(end)
+            return
         completion_tokens = log.last_seq
         session.move(end.state)
         at = now()
-        terminal: dict[str, Any] = {"state": end.state.value, "finish_reason": end.finish_reason}
+        terminal: dict[str, Any] = {
+            "state": end.state.value,
+            "finish_reason": end.finish_reason,
+            "prompt_tokens": session.prompt_tokens,
+            "cached_prompt_tokens": session.cached_prompt_tokens,
+        }
         if end.error is not None:
             terminal["error"] = end.error
         log.record(
@@ -326,6 +354,7 @@ class StreamRunner:
                 prompt_tokens=session.prompt_tokens,
                 discarded_tokens=self._discarded,
                 failovers=self._failovers,
+                evidence_of_delivery=session.evidence.name.lower(),
                 ended_at=at,
             ),
             record_event(session.id, end.state.value, completion_tokens + 1, at, cause=end.cause),
@@ -335,10 +364,45 @@ class StreamRunner:
             ),
         )
         log.close(terminal, max(self._attempts, 1))
+        await self._stored()
+
+    async def _suspend(self, end: SessionEnd) -> None:
+        """Let go of the engine and keep the log: somebody may come back and continue it."""
+        session, log = self._session, self._log
+        session.move(SessionState.SUSPENDED)
+        at = now()
+        log.record(
+            self._changed(
+                state=session.state.value,
+                cause=end.cause,
+                completion_tokens=log.last_seq,
+                prompt_tokens=session.prompt_tokens,
+                discarded_tokens=self._discarded,
+                failovers=self._failovers,
+                evidence_of_delivery=session.evidence.name.lower(),
+                suspended_at=at,
+                resume_until=at + timedelta(seconds=conf().resume_window),
+            ),
+            record_event(session.id, "suspended", log.last_seq, at, cause=end.cause),
+            Record(
+                RecordKind.OUTBOX,
+                {
+                    "session_id": session.id,
+                    "kind": "session_suspended",
+                    "created_at": at,
+                    "data": {},
+                },
+            ),
+        )
+        await self._stored()
+
+    async def _stored(self) -> None:
         try:
-            await log.flushed()
+            await self._log.flushed()
         except GatewayError as exc:
-            logger.warning("the end was not stored: %s", exc, extra={"session": str(session.id)})
+            logger.warning(
+                "the end was not stored: %s", exc, extra={"session": str(self._session.id)}
+            )
 
     def _changed(self, **values: Any) -> Record:
         known = {name: value for name, value in values.items() if value is not None}

@@ -121,6 +121,16 @@ class SessionLog:
             f"{self.durable_seq} durable{', closed' if self.closed else ''}>"
         )
 
+    def continue_from(
+        self, token_ids: array[int], digest: RunningDigest, delivered_seq: int
+    ) -> None:
+        """Stand where a log stands that was taken over: all of these tokens are durable."""
+        self.token_ids = token_ids
+        self.ids_known = UNKNOWN_ID not in token_ids
+        self.last_seq = self.durable_seq = self._taken_seq = len(token_ids)
+        self.delivered_seq = delivered_seq
+        self._digest = digest
+
     # The runner's side
 
     def append(self, tokens: list[Token], attempt: int) -> None:
@@ -255,6 +265,8 @@ class SessionLog:
         limit = self.durable_seq if upto is None else min(upto, self.durable_seq)
         if seq >= limit:
             return None
+        if not self._durable:
+            raise LookupError(f"{self!r} was taken over with nothing in memory")
         newest = self._durable[-1]
         if newest.first_seq == seq + 1 and upto is None:
             return LogSlice(newest.last_seq, newest.text, newest.terminal)

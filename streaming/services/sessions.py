@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from dataclasses import replace
+from uuid import UUID
 
 from psycopg_pool import AsyncConnectionPool
 
@@ -12,13 +12,15 @@ from streaming.conf import conf
 from streaming.core.chat import ChatRequest
 from streaming.core.ids import new_seed, reference_code, uuid7
 from streaming.core.state import SessionState
-from streaming.errors import InvalidRequest, JournalUnavailable, ModelNotFound, NoHealthyNode
+from streaming.errors import CursorBeyondLog, InvalidRequest, ModelNotFound, NoHealthyNode
+from streaming.runtime.adoption import StoredSession
 from streaming.runtime.gateway import Gateway
-from streaming.runtime.journal import down_too_long, record_event
+from streaming.runtime.journal import record_event
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
-from streaming.runtime.log_reader import slice_from_database
+from streaming.runtime.reader import Evidence
 from streaming.runtime.records import Record, RecordKind, now, packed
-from streaming.runtime.token_log import LogSlice, SessionLog
+from streaming.runtime.token_log import SessionLog
+from streaming.services.attach import find
 
 FIRST_EPOCH = 1
 
@@ -32,6 +34,7 @@ async def create_session(
     request_id: str,
     protocol: str,
     rehearsal: list[int] | None = None,
+    session_id: UUID | None = None,
 ) -> LiveSession:
     """Start a session. Its runner waits until it is durable before it asks an engine.
 
@@ -39,7 +42,7 @@ async def create_session(
     """
     gateway.admit()
     model = await resolve_model(gateway, principal, request.model)
-    session_id = uuid7()
+    session_id = session_id or uuid7()
     log = SessionLog(session_id, FIRST_EPOCH, gateway.journal.notify)
     sampled = request.sampling.temperature > 0
     session = LiveSession(
@@ -75,6 +78,7 @@ async def create_session(
                 "owner_id": gateway.instance_id,
                 "created_at": at,
                 "epoch": FIRST_EPOCH,
+                "on_disconnect": principal.on_disconnect,
             },
         ),
         record_event(session.id, "created", 0, at, protocol=protocol),
@@ -130,44 +134,48 @@ def parse_rehearsal(header: str | None, principal: Principal) -> list[int]:
     return sorted({int(token) for token in tokens})
 
 
-def leave(session: LiveSession) -> None:
-    """A reader of a stream that cannot be resumed has gone: with the last one the session ends."""
-    session.readers -= 1
-    if session.readers == 0:
-        session.ask_to_end(SessionEnd(SessionState.CANCELLED, cause="client_gone"))
+async def stop_session(gateway: Gateway, principal: Principal, session_id: UUID) -> StoredSession:
+    """End a session for good, wherever it is; the session as it then stands.
 
-
-async def read(gateway: Gateway, session: LiveSession, seq: int) -> AsyncGenerator[LogSlice | None]:
-    """Everything durable after ``seq``, as it becomes durable, up to and including the terminal record.
-
-    None is yielded when the session has news of another kind (``session.state``, ``controls``).
-    Raises ``session.log.lost`` when the log ends here without its end.
+    The flag in the fence is the request; its owner sees it with the next flush or poll, and sooner
+    by the hint. A session without a living owner is taken over to be stopped. Raises ``NotFound``.
     """
-    log = session.log
-    while True:
-        try:
-            piece = log.slice_after(seq)
-        except LookupError:
-            piece = await slice_from_database(gateway.pool, session.id, seq)
-        if piece is not None:
-            yield piece
-            seq = piece.last_seq
-            if piece.terminal is not None:
-                return
-            continue
-        if log.lost is not None:
-            raise log.lost
-        if down_too_long(gateway.journal):
-            raise JournalUnavailable
-        await _news(log)
-        if log.durable_seq <= seq:
-            yield None
+    deadline = asyncio.get_running_loop().time() + STOP_SECONDS
+    stored = await find(gateway, principal, session_id)
+    if not stored.ended:
+        async with gateway.pool.connection() as connection:
+            await connection.execute(
+                "UPDATE session_fence SET stop_requested = true WHERE session_id = %s",
+                (session_id,),
+            )
+    while not stored.ended and asyncio.get_running_loop().time() < deadline:
+        end = SessionEnd(SessionState.STOPPED, cause="client_stop")
+        live = gateway.sessions.get(session_id)
+        if live is not None:
+            live.ask_to_end(end)
+        elif stored.state is SessionState.SUSPENDED or stored.owner_is_dead:
+            await gateway.adopt(session_id, "client_stop", end)
+        elif stored.owner_id is not None:
+            await gateway.bus.send(stored.owner_id, {"type": "stop", "session": str(session_id)})
+        await asyncio.sleep(STOP_POLL_SECONDS)
+        stored = await find(gateway, principal, session_id)
+    return stored
 
 
-async def _news(log: SessionLog) -> None:
-    """Wait for a change of the log; look again after a while even without one."""
-    try:
-        async with asyncio.timeout(5.0):
-            await log.changed()
-    except TimeoutError:
-        pass
+async def acknowledge(gateway: Gateway, principal: Principal, session_id: UUID, seq: int) -> int:
+    """The client says that it has everything up to ``seq``; the delivered mark as it now stands.
+
+    Raises ``NotFound``, and ``CursorBeyondLog`` for what cannot have been sent.
+    """
+    stored = await find(gateway, principal, session_id)
+    if seq > stored.durable_seq:
+        raise CursorBeyondLog(f"The log of this session ends at {stored.durable_seq}.")
+    live = gateway.sessions.get(session_id)
+    if live is not None:
+        live.note_delivered(seq, Evidence.ACK)
+    await gateway.store_delivered(session_id, seq, Evidence.ACK)
+    return max(seq, stored.delivered_seq)
+
+
+STOP_SECONDS = 5.0
+STOP_POLL_SECONDS = 0.05

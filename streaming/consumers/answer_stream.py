@@ -1,0 +1,146 @@
+"""One answer on its way to one HTTP reader, whatever the wire format."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Protocol
+
+from streaming.conf import conf
+from streaming.consumers.base import Header, StreamConsumer
+from streaming.consumers.heartbeat import KEEPALIVE, PING, KeepAlive
+from streaming.core.state import SessionState
+from streaming.errors import error_from_openai
+from streaming.runtime.live import ControlEvent
+from streaming.runtime.token_log import LogSlice
+from streaming.services.attach import Attachment
+
+
+class EventWriter(Protocol):
+    """The wire format of a stream."""
+
+    def opening(self) -> bytes:
+        """What comes before the first token."""
+
+    def tokens(self, seq: int, text: str) -> bytes:
+        """Tokens up to ``seq``."""
+
+    def end(self, piece: LogSlice) -> bytes:
+        """The terminal record; empty where an error is told instead."""
+
+    def control(self, event: ControlEvent) -> bytes:
+        """Something that happened between two tokens; empty if the format does not tell."""
+
+
+# EventSource comes back at once with its cursor; so do our own clients.
+MOVE = b"retry: 50\n: moving to another connection\n\n"
+
+
+class AnswerStream:
+    """Sends what is durable, pings while the answer is being recovered, keeps silence away.
+
+    ``start_after``: seconds after which the head is sent even without a token (0: at once).
+    """
+
+    def __init__(
+        self,
+        consumer: StreamConsumer,
+        attachment: Attachment,
+        writer: EventWriter,
+        *,
+        headers: Callable[[], list[Header]],
+        start_after: float,
+        keepalive_seconds: float,
+        resumable: bool = False,
+    ) -> None:
+        self._resumable = resumable
+        self._born = asyncio.get_running_loop().time()
+        self._consumer = consumer
+        self._attachment = attachment
+        self._writer = writer
+        self._headers = headers
+        self._start_after = start_after
+        self._keepalive_seconds = keepalive_seconds
+        self._keep_alive: KeepAlive | None = None
+        self._pinging = False
+        self._starting = asyncio.Lock()
+        self._controls_told = 0
+
+    async def run(self) -> None:
+        """Stream to the end. Raises ``GatewayError``: before the head a status, after it in-band."""
+        loop = asyncio.get_running_loop()
+        if self._start_after == 0:
+            await self._start()
+        starter = loop.create_task(self._start_after_a_while())
+        reader = self._attachment.reader
+        try:
+            async with aclosing(self._attachment.pieces()) as pieces:
+                async for piece in pieces:
+                    if self._resumable and self._must_move(loop.time()):
+                        await self._send(MOVE)
+                        return
+                    if piece is None:
+                        self._look_at_state()
+                        await self._send(self._due_controls(reader.cursor))
+                        continue
+                    await self._send(self._events_of(piece))
+                    reader.sent(piece.last_seq, loop.time())
+                    if piece.terminal is not None and (error := piece.terminal.get("error")):
+                        raise error_from_openai(error)
+        finally:
+            starter.cancel()
+            if self._keep_alive is not None:
+                self._keep_alive.__exit__()
+
+    def _must_move(self, now: float) -> bool:
+        """Whether the reader is to come back on a new connection: we stop, or this one is too old."""
+        age = conf().max_connection_age
+        return self._attachment.gateway_is_draining or bool(age and now - self._born > age)
+
+    async def _start_after_a_while(self) -> None:
+        await asyncio.sleep(self._start_after)
+        await self._start()
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if self._keep_alive is None:
+                await self._consumer.start_stream(200, self._headers())
+                await self._consumer.write(self._writer.opening())
+                self._keep_alive = KeepAlive(self._consumer, self._keepalive_seconds)
+                self._keep_alive.__enter__()
+                self._look_at_state()
+
+    async def _send(self, data: bytes) -> None:
+        if data:
+            if self._keep_alive is None:
+                await self._start()
+            await self._consumer.write(data)
+
+    def _events_of(self, piece: LogSlice) -> bytes:
+        if self._pinging and self._keep_alive is not None:
+            self._pinging = False
+            self._keep_alive.change(self._keepalive_seconds, KEEPALIVE)
+        tokens_to = piece.last_seq - (piece.terminal is not None)
+        data = self._due_controls(tokens_to)
+        if piece.text or piece.terminal is None:
+            data += self._writer.tokens(tokens_to, piece.text)
+        if piece.terminal is not None:
+            data += self._writer.end(piece)
+        return data
+
+    def _look_at_state(self) -> None:
+        """Ping a reader whose answer is being recovered, at once and then every second."""
+        recovering = self._attachment.state is SessionState.RECOVERING
+        if recovering and not self._pinging and self._keep_alive is not None:
+            self._pinging = True
+            self._keep_alive.change(conf().recovering_ping_seconds, PING, now=True)
+
+    def _due_controls(self, seq: int) -> bytes:
+        """Control events that belong before what follows ``seq``."""
+        controls = self._attachment.controls
+        data = b""
+        while self._controls_told < len(controls) and controls[self._controls_told].seq <= seq:
+            data += self._writer.control(controls[self._controls_told])
+            self._controls_told += 1
+        return data

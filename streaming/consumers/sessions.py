@@ -1,0 +1,167 @@
+"""The sessions API: create, look, follow (SSE with resume), stop, acknowledge."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from streaming.conf import conf
+from streaming.consumers.answer_stream import AnswerStream
+from streaming.consumers.base import StreamConsumer, sse_headers
+from streaming.consumers.heartbeat import interval_for
+from streaming.consumers.openai import begin, parse_body
+from streaming.consumers.request import Request
+from streaming.consumers.session_events import SessionEventWriter, session_body
+from streaming.errors import AuthenticationFailed, InvalidRequest, NotFound
+from streaming.runtime.adoption import StoredSession, stored_session
+from streaming.runtime.gateway import Gateway, current
+from streaming.services import sessions
+from streaming.services.attach import attached, check_cursor, find
+from streaming.services.auth import authenticate
+from streaming.services.stream_tokens import mint_stream_token, opens
+
+
+def session_id_of(request: Request) -> UUID:
+    """Raises ``NotFound`` for what is not an id at all."""
+    try:
+        return UUID(request.params["session_id"])
+    except ValueError:
+        raise NotFound("There is no such session.") from None
+
+
+class SessionsConsumer(StreamConsumer):
+    """``POST /v1/sessions``: begin an answer to be followed by its events."""
+
+    methods = ("POST",)
+
+    async def handle(self, request: Request) -> None:
+        gateway = current()
+        principal = await authenticate(gateway, request.header("authorization"))
+        chat = parse_body(request.body)
+        session_id = await begin(gateway, principal, chat, request, "sessions")
+        live = gateway.sessions.get(session_id)
+        if live is not None:
+            await live.log.flushed()
+        stored = await stored_session(gateway.pool, session_id)
+        if stored is None:
+            raise NotFound("The session could not be created.")
+        await self.respond_json(
+            201,
+            {
+                **session_body(stored),
+                "stream_token": mint_stream_token(session_id),
+                "events_url": f"/v1/sessions/{session_id}/events",
+            },
+        )
+
+
+class SessionConsumer(StreamConsumer):
+    """``GET /v1/sessions/{id}``."""
+
+    methods = ("GET",)
+
+    async def handle(self, request: Request) -> None:
+        gateway = current()
+        principal = await authenticate(gateway, request.header("authorization"))
+        stored = await find(gateway, principal, session_id_of(request))
+        await self.respond_json(200, session_body(stored))
+
+
+class SessionEventsConsumer(StreamConsumer):
+    """``GET /v1/sessions/{id}/events``: what follows the cursor, then live, then the end.
+
+    The cursor is ``Last-Event-ID`` (what ``EventSource`` sends by itself) or ``?last_id=``.
+    """
+
+    methods = ("GET",)
+
+    async def handle(self, request: Request) -> None:
+        gateway = current()
+        session_id = session_id_of(request)
+        stored = await self._authorised(gateway, request, session_id)
+        cursor = cursor_of(request)
+        if not check_cursor(stored, cursor):
+            await self.respond_empty(204)
+            return
+        interval = interval_for(request)
+        opening = {
+            "session_id": str(session_id),
+            "reference": stored.reference,
+            "epoch": stored.epoch,
+            "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "heartbeat_seconds": interval,
+            "resume_window_seconds": conf().resume_window,
+            "cursor": cursor,
+        }
+        with attached(gateway, session_id, cursor, self.socket) as attachment:
+            await AnswerStream(
+                self,
+                attachment,
+                SessionEventWriter(opening),
+                headers=lambda: sse_headers(str(session_id), self.request_id),
+                start_after=0,
+                keepalive_seconds=interval,
+                resumable=True,
+            ).run()
+
+    async def _authorised(
+        self, gateway: Gateway, request: Request, session_id: UUID
+    ) -> StoredSession:
+        """By API key, or by a stream token of this very session."""
+        token = request.query.get("stream_token")
+        if token is None:
+            principal = await authenticate(gateway, request.header("authorization"))
+            return await find(gateway, principal, session_id)
+        if not opens(token, session_id):
+            raise AuthenticationFailed("The stream token is invalid or has expired.")
+        stored = await stored_session(gateway.pool, session_id)
+        if stored is None:
+            raise NotFound("There is no such session.")
+        return stored
+
+
+class StopConsumer(StreamConsumer):
+    """``POST /v1/sessions/{id}/stop``."""
+
+    methods = ("POST",)
+
+    async def handle(self, request: Request) -> None:
+        gateway = current()
+        principal = await authenticate(gateway, request.header("authorization"))
+        stored = await sessions.stop_session(gateway, principal, session_id_of(request))
+        await self.respond_json(200 if stored.ended else 202, session_body(stored))
+
+
+class AckConsumer(StreamConsumer):
+    """``POST /v1/sessions/{id}/ack`` with ``{"seq": n}``."""
+
+    methods = ("POST",)
+
+    async def handle(self, request: Request) -> None:
+        gateway = current()
+        principal = await authenticate(gateway, request.header("authorization"))
+        seq = _seq_of(request.body)
+        delivered = await sessions.acknowledge(gateway, principal, session_id_of(request), seq)
+        await self.respond_json(200, {"delivered_seq": delivered})
+
+
+def cursor_of(request: Request) -> int:
+    """The last seq that the reader has; 0 for none. Raises ``InvalidRequest``."""
+    text = request.header("last-event-id") or request.query.get("last_id") or "0"
+    if not text.isdecimal() or len(text) > 18:
+        raise InvalidRequest("The cursor must be the id of an event.", param="last_id")
+    return int(text)
+
+
+def _seq_of(body: bytes) -> int:
+    try:
+        value: Any = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"The request body is not valid JSON: {exc}") from exc
+    seq = value.get("seq") if isinstance(value, dict) else None
+    if not isinstance(seq, int) or isinstance(seq, bool) or not 0 <= seq < 2**62:
+        raise InvalidRequest("seq must be a non-negative integer.", param="seq")
+    return seq

@@ -1,0 +1,77 @@
+"""A reader of a session: how far it was served, and what proves that it got it.
+
+Delivered is the greatest seq for which there is evidence: acknowledged by the client, shown by a
+later cursor, or written and taken by the peer's kernel as far as the socket tells. Never more than
+was sent.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Evidence(enum.IntEnum):
+    """The kinds of evidence, weakest first."""
+
+    NONE = 0
+    SOCKET = 1
+    CURSOR = 2
+    ACK = 3
+
+
+class Socket(Protocol):
+    """The side of a connection that tells what its peer has taken (``unbroken.socket``)."""
+
+    @property
+    def written(self) -> int: ...
+
+    def taken(self) -> int | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """One connection that follows a session. Times are loop times, in seconds."""
+
+    cursor: int
+    now: float
+    socket: Socket | None = None
+    #: The last time it took something.
+    progressed_at: float = 0.0
+    delivered_seq: int = 0
+    evidence: Evidence = Evidence.NONE
+    _marks: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.progressed_at = self.now
+        if self.cursor:
+            self._prove(self.cursor, Evidence.CURSOR)
+
+    def __repr__(self) -> str:
+        return f"<Reader at {self.cursor}, delivered {self.delivered_seq} ({self.evidence.name})>"
+
+    def sent(self, seq: int, now: float) -> None:
+        """Everything up to ``seq`` was written to the connection."""
+        self.cursor = max(self.cursor, seq)
+        self.progressed_at = now
+        if self.socket is not None:
+            self._marks.append((self.socket.written, seq))
+
+    def acked(self, seq: int) -> None:
+        """The client says that it has ``seq``; it cannot have more than was sent."""
+        self._prove(min(seq, self.cursor), Evidence.ACK)
+
+    def look(self) -> int:
+        """Ask the socket what the peer has taken; the delivered seq."""
+        if self._marks and self.socket is not None:
+            taken = self.socket.taken()
+            while taken is not None and self._marks and self._marks[0][0] <= taken:
+                self._prove(self._marks.popleft()[1], Evidence.SOCKET)
+        return self.delivered_seq
+
+    def _prove(self, seq: int, evidence: Evidence) -> None:
+        if seq > self.delivered_seq or (seq == self.delivered_seq and evidence > self.evidence):
+            self.delivered_seq = seq
+            self.evidence = evidence

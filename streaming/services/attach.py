@@ -1,0 +1,147 @@
+"""Attaching a reader to a session, wherever the session is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, contextmanager
+from uuid import UUID
+
+from streaming.core.state import SessionState
+from streaming.errors import (
+    CursorBeyondLog,
+    JournalUnavailable,
+    NotFound,
+    SessionLost,
+    SessionPurged,
+)
+from streaming.runtime.adoption import StoredSession, stored_session
+from streaming.runtime.follower import RemoteLog
+from streaming.runtime.gateway import Gateway
+from streaming.runtime.journal import down_too_long
+from streaming.runtime.live import ControlEvent, LiveSession, Principal
+from streaming.runtime.log_reader import slice_from_database
+from streaming.runtime.reader import Reader, Socket
+from streaming.runtime.token_log import LogSlice, SessionLog
+
+LOOK_AGAIN_SECONDS = 5.0
+
+
+class Attachment:
+    """A reader on a session: live here, live elsewhere, suspended, or ended."""
+
+    def __init__(self, gateway: Gateway, session_id: UUID, reader: Reader) -> None:
+        self._gateway = gateway
+        self.session_id = session_id
+        self.reader = reader
+        self._remote: RemoteLog | None = None
+
+    @property
+    def live(self) -> LiveSession | None:
+        """The session, if this process owns it at the moment."""
+        live = self._gateway.sessions.get(self.session_id)
+        return live if live is not None and live.log.lost is None else None
+
+    @property
+    def gateway_is_draining(self) -> bool:
+        return self._gateway.draining
+
+    @property
+    def state(self) -> SessionState | None:
+        live = self.live
+        if live is not None:
+            return live.state
+        return self._remote.state if self._remote is not None else None
+
+    @property
+    def controls(self) -> list[ControlEvent]:
+        live = self.live
+        return live.controls if live is not None else []
+
+    async def pieces(self) -> AsyncGenerator[LogSlice | None]:
+        """Everything durable after the reader's cursor, as it becomes durable, to the terminal record.
+
+        None is yielded when there is news of another kind. Raises ``JournalUnavailable``, and what
+        ended the log when it cannot be read on anywhere.
+        """
+        gateway, reader = self._gateway, self.reader
+        seq = reader.cursor
+        with ExitStack() as stack:
+            while True:
+                log = self._log(stack)
+                try:
+                    piece = log.slice_after(seq)
+                except LookupError:
+                    piece = await slice_from_database(gateway.pool, self.session_id, seq)
+                if piece is not None:
+                    yield piece
+                    seq = piece.last_seq
+                    if piece.terminal is not None:
+                        return
+                    continue
+                if isinstance(log, SessionLog) and log.lost is not None:
+                    if not isinstance(log.lost, SessionLost):
+                        raise log.lost
+                    # Somebody else owns it now: follow it there.
+                    continue
+                if down_too_long(gateway.journal):
+                    raise JournalUnavailable
+                try:
+                    async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                        await log.changed()
+                except TimeoutError:
+                    pass
+                yield None
+
+    def _log(self, stack: ExitStack) -> SessionLog | RemoteLog:
+        live = self._gateway.sessions.get(self.session_id)
+        if live is not None and not isinstance(live.log.lost, SessionLost):
+            live.readers.add(self.reader)
+            stack.callback(live.readers.discard, self.reader)
+            return live.log
+        if self._remote is None:
+            self._remote = stack.enter_context(self._gateway.follower.follow(self.session_id))
+        return self._remote
+
+
+async def find(gateway: Gateway, principal: Principal, session_id: UUID) -> StoredSession:
+    """The principal's session. Raises ``NotFound``: another's is told from none by nothing."""
+    stored = await stored_session(gateway.pool, session_id)
+    if stored is None or not stored.belongs_to(principal):
+        raise NotFound("There is no such session.")
+    return stored
+
+
+def check_cursor(stored: StoredSession, cursor: int) -> bool:
+    """Whether there is anything to read beyond ``cursor``; False: only the reader's own end.
+
+    Raises ``SessionPurged`` or ``CursorBeyondLog``. The terminal record has a seq of its own, so
+    a reader that has the last token but not the end is told apart from one that has all.
+    """
+    if stored.purged_at is not None:
+        raise SessionPurged
+    if cursor > stored.durable_seq:
+        raise CursorBeyondLog(f"The log of this session ends at {stored.durable_seq}.")
+    return not (stored.ended and cursor == stored.durable_seq)
+
+
+@contextmanager
+def attached(
+    gateway: Gateway, session_id: UUID, cursor: int, socket: Socket | None
+) -> Iterator[Attachment]:
+    """A reader, for the time of the block."""
+    loop = asyncio.get_running_loop()
+    reader = Reader(cursor, loop.time(), socket)
+    attachment = Attachment(gateway, session_id, reader)
+    live = attachment.live
+    if live is not None:
+        live.readers.add(reader)
+    try:
+        yield attachment
+    finally:
+        live = gateway.sessions.get(session_id)
+        reader.look()
+        if live is not None:
+            live.readers.discard(reader)
+            live.note_delivered(reader.delivered_seq, reader.evidence)
+        gateway.note_delivered(session_id, reader.delivered_seq, reader.evidence)
