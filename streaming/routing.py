@@ -13,6 +13,7 @@ from streaming.consumers.sessions import (
     SessionsConsumer,
     StopConsumer,
 )
+from streaming.consumers.websocket import ChatSocket
 
 http_urlpatterns: list[URLPattern] = [
     path("v1/chat/completions", ChatCompletionsConsumer.as_asgi()),
@@ -25,4 +26,4 @@ http_urlpatterns: list[URLPattern] = [
     path("healthz", HealthConsumer.as_asgi()),
     path("readyz", ReadyConsumer.as_asgi()),
 ]
-websocket_urlpatterns: list[URLPattern] = []
+websocket_urlpatterns: list[URLPattern] = [path("ws/chat/", ChatSocket.as_asgi())]

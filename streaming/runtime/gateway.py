@@ -106,11 +106,6 @@ class Gateway:
         self.run(session, resumption)
         return True
 
-    def note_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
-        """Store what a reader that leaves has provably received; its session may have ended."""
-        if evidence is not Evidence.NONE:
-            self.spawn(self.store_delivered(session_id, seq, evidence), "delivered")
-
     async def store_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
         """Move the delivered mark up to ``seq``; it never goes back, and never beyond the log."""
         try:

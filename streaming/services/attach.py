@@ -21,10 +21,12 @@ from streaming.runtime.gateway import Gateway
 from streaming.runtime.journal import down_too_long
 from streaming.runtime.live import ControlEvent, LiveSession, Principal
 from streaming.runtime.log_reader import slice_from_database
-from streaming.runtime.reader import Reader, Socket
+from streaming.runtime.reader import Evidence, Reader, Socket
 from streaming.runtime.token_log import LogSlice, SessionLog
 
 LOOK_AGAIN_SECONDS = 5.0
+LAST_LOOKS = (0.01, 0.1, 0.5, 1.0)
+"""Seconds between the looks at the socket of a reader that has ended or left."""
 
 
 class Attachment:
@@ -140,8 +142,19 @@ def attached(
         yield attachment
     finally:
         live = gateway.sessions.get(session_id)
-        reader.look()
         if live is not None:
             live.readers.discard(reader)
-            live.note_delivered(reader.delivered_seq, reader.evidence)
-        gateway.note_delivered(session_id, reader.delivered_seq, reader.evidence)
+        gateway.spawn(_settle_delivery(gateway, session_id, reader), "delivered")
+
+
+async def _settle_delivery(gateway: Gateway, session_id: UUID, reader: Reader) -> None:
+    """Store what the reader has provably received, once its last acknowledgements are in."""
+    for pause in LAST_LOOKS:
+        if reader.look() >= reader.cursor:
+            break
+        await asyncio.sleep(pause)
+    live = gateway.sessions.get(session_id)
+    if live is not None:
+        live.note_delivered(reader.delivered_seq, reader.evidence)
+    if reader.evidence is not Evidence.NONE:
+        await gateway.store_delivered(session_id, reader.delivered_seq, reader.evidence)

@@ -1,0 +1,217 @@
+"""A client that reads one session to its end, whatever happens to connections and gateways.
+
+    async with UnbrokenClient("http://127.0.0.1:8000", api_key) as client:
+        session = await client.start({"model": "chat-default", "messages": […]})
+        async for piece in session:
+            print(piece.text, end="")
+
+It resumes from the last token it has, with exponential backoff and jitter, whenever the connection
+breaks or is silent for ``watchdog`` seconds (heartbeats count as life). It never starts a second
+generation. Needs only httpx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+WATCHDOG_SECONDS = 15.0
+FIRST_BACKOFF = 0.1
+LONGEST_BACKOFF = 10.0
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class ClientError(Exception):
+    """The base of what this client raises."""
+
+
+class NetworkError(ClientError):
+    """The gateway could not be reached again in time; the session may still be resumed later."""
+
+
+class ServerError(ClientError):
+    """The gateway answered, and the answer is an error to show. ``code`` is stable."""
+
+    def __init__(self, message: str, *, code: str = "", status: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+
+class ContentViolation(ClientError):
+    """The answer was ended by a content rule: hand it to a person for review."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that is new, up to and including token ``seq``."""
+
+    seq: int
+    text: str
+
+
+@dataclass(slots=True)
+class SessionReader:
+    """One session; iterate it once. What it learns on the way stays readable afterwards."""
+
+    client: UnbrokenClient
+    id: str
+    seq: int = 0
+    """The last event id received: give it to ``resume`` to go on later."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """The ``session`` event: reference, epoch, server time, heartbeat, resume window."""
+    result: dict[str, Any] | None = None
+    """The ``done`` event, once it has come."""
+    reconnects: int = 0
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return self._pieces()
+
+    async def stop(self) -> dict[str, Any]:
+        """End the session for good."""
+        return await self.client.call("POST", f"/v1/sessions/{self.id}/stop")
+
+    async def ack(self) -> None:
+        """Say that everything received so far is shown."""
+        await self.client.call("POST", f"/v1/sessions/{self.id}/ack", {"seq": self.seq})
+
+    async def _pieces(self) -> AsyncIterator[Piece]:
+        backoff = FIRST_BACKOFF
+        give_up = asyncio.get_running_loop().time() + self.client.patience
+        while True:
+            before = self.seq
+            try:
+                async for piece in self._one_connection():
+                    yield piece
+                if self.result is not None:
+                    return
+            except (httpx.TransportError, TimeoutError) as exc:
+                if asyncio.get_running_loop().time() > give_up:
+                    raise NetworkError(f"gave up after token {self.seq}: {exc!r}") from exc
+            if self.seq > before:
+                backoff = FIRST_BACKOFF
+                give_up = asyncio.get_running_loop().time() + self.client.patience
+            elif asyncio.get_running_loop().time() > give_up:
+                raise NetworkError(f"gave up after token {self.seq}")
+            self.reconnects += 1
+            await asyncio.sleep(random.uniform(0, backoff))
+            backoff = min(backoff * 2, LONGEST_BACKOFF)
+
+    async def _one_connection(self) -> AsyncIterator[Piece]:
+        """Read until the end of the session or of the connection. Raises transport errors."""
+        async with self.client.http.stream(
+            "GET",
+            f"/v1/sessions/{self.id}/events",
+            headers={"last-event-id": str(self.seq)},
+            timeout=httpx.Timeout(10.0, read=self.client.watchdog),
+        ) as response:
+            if response.status_code == 204:
+                self.result = self.result or {}
+                return
+            if response.status_code in _RETRIED:
+                return
+            if response.status_code != 200:
+                raise _error_of(response.status_code, await response.aread())
+            buffer = b""
+            async for data in response.aiter_raw():
+                *events, buffer = (buffer + data).split(b"\n\n")
+                for event in events:
+                    piece = self._take(event)
+                    if piece is not None:
+                        yield piece
+
+    def _take(self, event: bytes) -> Piece | None:
+        fields = dict(
+            line.split(b": ", 1) for line in event.split(b"\n") if b": " in line and line[0] != 58
+        )
+        if b"data" not in fields:
+            return None
+        name, data = fields.get(b"event", b"message"), json.loads(fields[b"data"])
+        if name == b"session":
+            self.info = data
+        elif name == b"token" and data["seq"] > self.seq:
+            self.seq = data["seq"]
+            return Piece(data["seq"], data["text"])
+        elif name == b"done":
+            self.seq, self.result = data["seq"], data
+            if data["finish_reason"] == "content_filter":
+                raise ContentViolation(f"session {self.id} was ended by a content rule")
+        elif name == b"error":
+            self.seq, self.result = data.get("seq", self.seq), data
+            raise ServerError(data["error"]["message"], code=data["error"]["code"])
+        return None
+
+
+class UnbrokenClient:
+    """``watchdog``: seconds without a byte after which a connection is given up.
+    ``patience``: seconds without progress after which ``NetworkError`` is raised."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        watchdog: float = WATCHDOG_SECONDS,
+        patience: float = 120.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.watchdog = watchdog
+        self.patience = patience
+        self.http = httpx.AsyncClient(
+            base_url=base_url, headers={"authorization": f"Bearer {api_key}"}, transport=transport
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.http.aclose()
+
+    async def start(
+        self, request: Mapping[str, Any], *, idempotency_key: str | None = None
+    ) -> SessionReader:
+        """Begin an answer. Raises ``ServerError``; with an idempotency key a retry is harmless."""
+        headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
+        body = await self.call("POST", "/v1/sessions", dict(request), headers=headers)
+        return SessionReader(self, body["id"], info=body)
+
+    def resume(self, session_id: str, seq: int = 0) -> SessionReader:
+        """Go on with a session after token ``seq``."""
+        return SessionReader(self, session_id, seq)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """A plain request; the JSON of the answer. Raises ``ServerError`` or ``NetworkError``."""
+        try:
+            response = await self.http.request(method, path, json=body, headers=headers)
+        except httpx.TransportError as exc:
+            raise NetworkError(f"{method} {path}: {exc!r}") from exc
+        if response.status_code >= 400:
+            raise _error_of(response.status_code, response.content)
+        return response.json()
+
+
+def _error_of(status: int, body: bytes) -> ServerError:
+    try:
+        error = json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return ServerError(f"HTTP {status}", status=status)
+    return ServerError(error["message"], code=error["code"], status=status)

@@ -1,0 +1,377 @@
+"""``/ws/chat/``: several sessions over one socket.
+
+``receive`` only routes: each session is followed by a task of its own, so that stop, acks and the
+disconnect are seen at once. Every protocol error is answered, none is dropped. The messages are
+written down in ``docs/protocol.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qs
+from uuid import UUID, uuid4
+
+import orjson
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from streaming.conf import conf
+from streaming.consumers.openai_format import usage_of
+from streaming.core.chat import BadParameter, NotSupported, parse_chat_request
+from streaming.core.state import SessionState
+from streaming.errors import (
+    AuthenticationFailed,
+    GatewayError,
+    InvalidRequest,
+    NotFound,
+    UnsupportedParameter,
+    error_from_openai,
+)
+from streaming.runtime.gateway import Gateway, current
+from streaming.runtime.live import Principal
+from streaming.runtime.reader import Evidence
+from streaming.runtime.token_log import LogSlice
+from streaming.services import sessions
+from streaming.services.attach import Attachment, attached, check_cursor, find
+from streaming.services.auth import authenticate
+
+logger = logging.getLogger(__name__)
+
+MAX_SESSIONS = 32
+RESTARTING = 1012
+UNAUTHORISED = 4401
+
+Message = dict[str, Any]
+
+
+class ChatSocket(AsyncWebsocketConsumer):
+    """Client: ``start``, ``resume``, ``ack``, ``stop``, ``ping``. Server: ``session``, ``token``,
+    ``recovering``, ``recovered``, ``done``, ``error``, ``ping``, ``pong``."""
+
+    async def connect(self) -> None:
+        self._following: dict[UUID, _Follow] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()
+        query = parse_qs(self.scope.get("query_string", b"").decode("latin-1"))
+        self._cloudevents = query.get("envelope") == ["cloudevents"]
+        self._request_id = uuid4().hex
+        headers = {name.decode(): value.decode("latin-1") for name, value in self.scope["headers"]}
+        await self.accept()
+        try:
+            self._gateway = current()
+            self._interval = _interval(query.get("heartbeat", [None])[-1])
+            self._principal = await authenticate(self._gateway, headers.get("authorization"))
+        except AuthenticationFailed as exc:
+            await self._tell_error(exc)
+            await self.close(UNAUTHORISED)
+            return
+        except GatewayError as exc:
+            await self._tell_error(exc)
+            await self.close(RESTARTING if exc.http_status == 503 else 4400)
+            return
+        self._spawn(self._heartbeat())
+
+    async def disconnect(self, code: int) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        logger.info("client left", extra={"request_id": self._request_id, "code": code})
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        message: Any = None
+        try:
+            message = _parsed(text_data, bytes_data)
+            handler = self._handlers.get(message.get("type"))
+            if handler is None:
+                known = ", ".join(self._handlers)
+                raise InvalidRequest(f"type must be one of {known}.", param="type")
+            await handler(self, message)
+        except GatewayError as exc:
+            ref = message.get("ref") if isinstance(message, dict) else None
+            await self._tell_error(exc, ref=ref)
+
+    # What clients ask for
+
+    async def _start(self, message: Message) -> None:
+        """Begin an answer: ``{"type": "start", "ref": …, "request": {chat request}}``."""
+        self._check_room()
+        body = message.get("request")
+        try:
+            chat = parse_chat_request(body)
+        except NotSupported as exc:
+            raise UnsupportedParameter(str(exc), param=exc.param) from exc
+        except BadParameter as exc:
+            raise InvalidRequest(str(exc), param=exc.param or None) from exc
+        principal = self._principal
+        session = await sessions.create_session(
+            self._gateway,
+            principal,
+            chat,
+            body=orjson.dumps(body),
+            request_id=self._request_id,
+            protocol="websocket",
+            rehearsal=sessions.parse_rehearsal(message.get("rehearse"), principal),
+        )
+        self._follow(session.id, session.reference, 0, message.get("ref"), session.log.epoch)
+
+    async def _resume(self, message: Message) -> None:
+        """Follow a session from a cursor: ``{"type": "resume", "session": id, "seq": n}``."""
+        self._check_room()
+        session_id = _session_id(message)
+        cursor = _seq(message)
+        stored = await find(self._gateway, self._own(message), session_id)
+        if session_id in self._following:
+            raise InvalidRequest("This socket follows the session already.", param="session")
+        if not check_cursor(stored, cursor):
+            await self._send({"type": "complete", "session": str(session_id), "seq": cursor})
+            return
+        self._follow(session_id, stored.reference, cursor, message.get("ref"), stored.epoch)
+
+    async def _ack(self, message: Message) -> None:
+        session_id, seq = _session_id(message), _seq(message)
+        follow = self._following.get(session_id)
+        if follow is not None and follow.attachment is not None:
+            reader = follow.attachment.reader
+            reader.acked(seq)
+            live = self._gateway.sessions.get(session_id)
+            if live is not None:
+                live.note_delivered(reader.delivered_seq, Evidence.ACK)
+            return
+        await sessions.acknowledge(self._gateway, self._own(message), session_id, seq)
+
+    async def _stop(self, message: Message) -> None:
+        # Its own task: a stop may have to wait for another process, acks must not.
+        self._spawn(self._stop_one(_session_id(message), self._own(message), message.get("ref")))
+
+    async def _stop_one(self, session_id: UUID, principal: Principal, ref: Any) -> None:
+        try:
+            await sessions.stop_session(self._gateway, principal, session_id)
+        except GatewayError as exc:
+            await self._tell_error(exc, ref=ref, session_id=session_id)
+
+    async def _ping(self, message: Message) -> None:
+        await self._send({"type": "pong", "server_time": _now()})
+
+    _handlers: dict[str, Callable[[ChatSocket, Message], Awaitable[None]]] = {
+        "start": _start,
+        "resume": _resume,
+        "ack": _ack,
+        "stop": _stop,
+        "ping": _ping,
+    }
+
+    def _own(self, message: Message) -> Principal:
+        """The principal, as the end user that the client's backend speaks for."""
+        user = message.get("user")
+        if isinstance(user, str) and not self._principal.end_user:
+            return replace(self._principal, end_user=user)
+        return self._principal
+
+    def _check_room(self) -> None:
+        if len(self._following) >= MAX_SESSIONS:
+            raise InvalidRequest(f"One socket follows at most {MAX_SESSIONS} sessions.")
+
+    # Following
+
+    def _follow(self, session_id: UUID, reference: str, cursor: int, ref: Any, epoch: int) -> None:
+        follow = _Follow(self, self._gateway, session_id, reference, cursor, ref, epoch)
+        self._following[session_id] = follow
+        task = self._spawn(follow.run())
+        task.add_done_callback(lambda _: self._following.pop(session_id, None))
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _heartbeat(self) -> None:
+        """A ping whenever nothing else was sent for the interval; and leaving when we must."""
+        loop = asyncio.get_running_loop()
+        born = self._sent_at = loop.time()
+        while True:
+            await asyncio.sleep(0.1 if self._gateway.draining else min(self._interval, 0.5))
+            age = conf().max_connection_age
+            if self._gateway.draining or (age and loop.time() - born > age):
+                await self.close(RESTARTING)
+                return
+            if loop.time() - self._sent_at >= self._interval:
+                await self._send({"type": "ping", "server_time": _now()})
+
+    async def _send(self, message: Message) -> None:
+        if self._cloudevents and message["type"] != "token":
+            message = {
+                "specversion": "1.0",
+                "id": uuid4().hex,
+                "source": "/ws/chat/",
+                "type": f"unbroken.{message['type']}",
+                "time": _now(),
+                "datacontenttype": "application/json",
+                "data": message,
+            }
+        async with self._writing:
+            self._sent_at = asyncio.get_running_loop().time()
+            await self.send(text_data=orjson.dumps(message).decode())
+
+    async def _tell_error(
+        self, exc: GatewayError, *, ref: Any = None, session_id: UUID | None = None
+    ) -> None:
+        message: Message = {"type": "error", **exc.as_openai()}
+        if ref is not None:
+            message["ref"] = ref
+        if session_id is not None:
+            message["session"] = str(session_id)
+        await self._send(message)
+
+    _sent_at = 0.0
+
+
+class _Follow:
+    """One session on one socket."""
+
+    def __init__(
+        self,
+        socket: ChatSocket,
+        gateway: Gateway,
+        session_id: UUID,
+        reference: str,
+        cursor: int,
+        ref: Any,
+        epoch: int,
+    ) -> None:
+        self._socket = socket
+        self._gateway = gateway
+        self._session_id = session_id
+        self._cursor = cursor
+        self._recovering = False
+        self._controls_told = 0
+        self.attachment: Attachment | None = None
+        self._opening: Message = {
+            "type": "session",
+            "session": str(session_id),
+            "reference": reference,
+            "epoch": epoch,
+            "seq": cursor,
+            "server_time": _now(),
+            "heartbeat_seconds": socket._interval,
+            "resume_window_seconds": conf().resume_window,
+        }
+        if ref is not None:
+            self._opening["ref"] = ref
+
+    async def run(self) -> None:
+        socket = self._socket
+        loop = asyncio.get_running_loop()
+        connection = socket.scope.get("extensions", {}).get("unbroken.socket")
+        try:
+            with attached(self._gateway, self._session_id, self._cursor, connection) as attachment:
+                self.attachment = attachment
+                await socket._send(self._opening)
+                async with aclosing(attachment.pieces()) as pieces:
+                    async for piece in pieces:
+                        if piece is None:
+                            await self._tell_state(attachment)
+                            continue
+                        await self._tell_tokens(piece)
+                        attachment.reader.sent(piece.last_seq, loop.time())
+        except GatewayError as exc:
+            await socket._tell_error(exc, session_id=self._session_id)
+
+    async def _tell_state(self, attachment: Attachment) -> None:
+        controls = attachment.controls
+        while self._controls_told < len(controls):
+            control = controls[self._controls_told]
+            if control.seq > attachment.reader.cursor:
+                break
+            self._controls_told += 1
+            if control.name in ("recovering", "recovered"):
+                self._recovering = control.name == "recovering"
+                await self._socket._send(
+                    {"type": control.name, "session": str(self._session_id), **control.data}
+                )
+        if attachment.state is SessionState.RECOVERING and not self._recovering:
+            self._recovering = True
+            await self._socket._send(
+                {
+                    "type": "recovering",
+                    "session": str(self._session_id),
+                    "seq": attachment.reader.cursor,
+                }
+            )
+
+    async def _tell_tokens(self, piece: LogSlice) -> None:
+        session = str(self._session_id)
+        seq = piece.last_seq - (piece.terminal is not None)
+        if self._recovering:
+            self._recovering = False
+        if piece.text or piece.terminal is None:
+            await self._socket._send(
+                {"type": "token", "session": session, "seq": seq, "text": piece.text}
+            )
+        if piece.terminal is None:
+            return
+        if error := piece.terminal.get("error"):
+            await self._socket._send(
+                {
+                    "type": "error",
+                    "session": session,
+                    "seq": piece.last_seq,
+                    **error_from_openai(error).as_openai(),
+                }
+            )
+            return
+        await self._socket._send(
+            {
+                "type": "done",
+                "session": session,
+                "seq": piece.last_seq,
+                "state": piece.terminal.get("state"),
+                "finish_reason": piece.terminal.get("finish_reason") or None,
+                "usage": usage_of(piece.terminal, piece.last_seq - 1),
+            }
+        )
+
+
+def _parsed(text: str | None, data: bytes | None) -> Message:
+    try:
+        message = orjson.loads(text if text is not None else data or b"")
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"The message is not valid JSON: {exc}") from exc
+    if not isinstance(message, dict):
+        raise InvalidRequest("A message must be a JSON object.")
+    return message
+
+
+def _session_id(message: Message) -> UUID:
+    try:
+        return UUID(str(message.get("session")))
+    except ValueError:
+        raise NotFound("There is no such session.") from None
+
+
+def _seq(message: Message) -> int:
+    seq = message.get("seq", 0)
+    if not isinstance(seq, int) or isinstance(seq, bool) or not 0 <= seq < 2**62:
+        raise InvalidRequest("seq must be a non-negative integer.", param="seq")
+    return seq
+
+
+def _interval(wanted: str | None) -> float:
+    if wanted is None:
+        return conf().keepalive_seconds
+    try:
+        seconds = float(wanted)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 30:
+        raise InvalidRequest("heartbeat must be 1 to 30 seconds.", param="heartbeat")
+    return seconds
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
