@@ -31,6 +31,9 @@ class StreamingConf:
     keepalive_seconds: float = setting(
         8.0, "Silence towards a reader after which a keep-alive comment is sent."
     )
+    keepalive_weak_seconds: float = setting(
+        3.0, "The same for a reader whose network is slow or loses packets."
+    )
     recovering_ping_seconds: float = setting(
         1.0, "Pace of the pings a reader gets while its answer is being recovered."
     )

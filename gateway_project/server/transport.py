@@ -80,7 +80,10 @@ class TcpInfo:
 
     rtt_us: int
     unacked_segments: int
+    retransmits: int
+    """Retransmissions of the oldest segment in a row, now."""
     retransmitted_segments: int
+    """Over the life of the connection."""
     ms_since_ack: int
     bytes_acked: int
     notsent_bytes: int
@@ -172,6 +175,10 @@ class ConnectionSocket:
         unsent = self._transport.unsent_bytes()
         return None if unsent is None else self._transport.written - unsent
 
+    def abort(self) -> None:
+        """Cut the connection; its consumer sees a disconnect."""
+        self._transport.abortConnection()
+
     def tcp_info(self) -> TcpInfo | None:
         """The kernel's figures for this connection; None when closed or not on Linux."""
         option = getattr(socket, "TCP_INFO", None)
@@ -187,6 +194,7 @@ class ConnectionSocket:
         return TcpInfo(
             rtt_us=words[15],
             unacked_segments=words[4],
+            retransmits=raw[2],
             retransmitted_segments=words[23],
             ms_since_ack=words[12],
             bytes_acked=struct.unpack_from("=Q", raw, 120)[0],

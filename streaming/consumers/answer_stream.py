@@ -9,7 +9,7 @@ from typing import Protocol
 
 from streaming.conf import conf
 from streaming.consumers.base import Header, StreamConsumer
-from streaming.consumers.heartbeat import KEEPALIVE, PING, KeepAlive
+from streaming.consumers.heartbeat import KEEPALIVE, PING, KeepAlive, interval
 from streaming.core.state import SessionState
 from streaming.errors import error_from_openai
 from streaming.runtime.live import ControlEvent
@@ -41,6 +41,7 @@ class AnswerStream:
     """Sends what is durable, pings while the answer is being recovered, keeps silence away.
 
     ``start_after``: seconds after which the head is sent even without a token (0: at once).
+    ``heartbeat``: the interval the client wants; None: what fits its network.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class AnswerStream:
         *,
         headers: Callable[[], list[Header]],
         start_after: float,
-        keepalive_seconds: float,
+        heartbeat: float | None,
         resumable: bool = False,
     ) -> None:
         self._resumable = resumable
@@ -61,7 +62,8 @@ class AnswerStream:
         self._writer = writer
         self._headers = headers
         self._start_after = start_after
-        self._keepalive_seconds = keepalive_seconds
+        self._heartbeat = heartbeat
+        self._interval = 0.0
         self._keep_alive: KeepAlive | None = None
         self._pinging = False
         self._starting = asyncio.Lock()
@@ -107,7 +109,8 @@ class AnswerStream:
             if self._keep_alive is None:
                 await self._consumer.start_stream(200, self._headers())
                 await self._consumer.write(self._writer.opening())
-                self._keep_alive = KeepAlive(self._consumer, self._keepalive_seconds)
+                self._interval = interval(self._heartbeat, self._attachment.reader.is_weak)
+                self._keep_alive = KeepAlive(self._consumer, self._interval)
                 self._keep_alive.__enter__()
                 self._look_at_state()
 
@@ -120,7 +123,7 @@ class AnswerStream:
     def _events_of(self, piece: LogSlice) -> bytes:
         if self._pinging and self._keep_alive is not None:
             self._pinging = False
-            self._keep_alive.change(self._keepalive_seconds, KEEPALIVE)
+            self._keep_alive.change(self._interval, KEEPALIVE)
         tokens_to = piece.last_seq - (piece.terminal is not None)
         data = self._due_controls(tokens_to)
         if piece.text or piece.terminal is None:
@@ -131,10 +134,16 @@ class AnswerStream:
 
     def _look_at_state(self) -> None:
         """Ping a reader whose answer is being recovered, at once and then every second."""
-        recovering = self._attachment.state is SessionState.RECOVERING
-        if recovering and not self._pinging and self._keep_alive is not None:
+        if self._keep_alive is None or self._pinging:
+            return
+        if self._attachment.state is SessionState.RECOVERING:
             self._pinging = True
             self._keep_alive.change(conf().recovering_ping_seconds, PING, now=True)
+        elif (
+            fitting := interval(self._heartbeat, self._attachment.reader.is_weak)
+        ) != self._interval:
+            self._interval = fitting
+            self._keep_alive.change(fitting, KEEPALIVE)
 
     def _due_controls(self, seq: int) -> bytes:
         """Control events that belong before what follows ``seq``."""

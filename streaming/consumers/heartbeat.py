@@ -20,14 +20,17 @@ PING = b": ping\n\n"
 MIN_INTERVAL, MAX_INTERVAL = 1.0, 30.0
 
 
-def interval_for(request: Request) -> float:
-    """Seconds of silence after which this client wants to hear from us.
+def wanted_interval(request: Request) -> float | None:
+    """Seconds of silence after which this client wants to hear from us; None: it has no wish.
 
-    ``?heartbeat=`` or ``X-Unbroken-Heartbeat``, 1 to 30; else the setting. Raises ``InvalidRequest``.
+    ``?heartbeat=`` or ``X-Unbroken-Heartbeat``, 1 to 30. Raises ``InvalidRequest``.
     """
     wanted = request.query.get("heartbeat") or request.header("x-unbroken-heartbeat")
-    if wanted is None:
-        return conf().keepalive_seconds
+    return None if wanted is None else parsed_interval(wanted)
+
+
+def parsed_interval(wanted: str) -> float:
+    """Raises ``InvalidRequest``."""
     try:
         seconds = float(wanted)
     except ValueError:
@@ -35,6 +38,14 @@ def interval_for(request: Request) -> float:
     if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
         raise InvalidRequest("heartbeat must be 1 to 30 seconds.", param="heartbeat")
     return seconds
+
+
+def interval(wanted: float | None, is_weak: bool) -> float:
+    """What the client wished for, else what fits its network."""
+    if wanted is not None:
+        return wanted
+    usual = conf().keepalive_seconds
+    return min(usual, conf().keepalive_weak_seconds) if is_weak else usual
 
 
 class Stream(Protocol):

@@ -11,7 +11,7 @@ import orjson
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import interval_for
+from streaming.consumers.heartbeat import wanted_interval
 from streaming.consumers.openai_format import Completion, OpenAIWriter, whole_completion
 from streaming.consumers.request import Request
 from streaming.core.chat import BadParameter, ChatRequest, NotSupported, parse_chat_request
@@ -98,7 +98,7 @@ class ChatCompletionsConsumer(StreamConsumer):
                 OpenAIWriter(completion, tell_controls=request.header("x-unbroken-events") == "1"),
                 headers=lambda: sse_headers(str(session_id), self.request_id),
                 start_after=conf().response_start_seconds,
-                keepalive_seconds=interval_for(request),
+                heartbeat=wanted_interval(request),
             ).run()
 
     async def _answer_whole(self, attachment: Attachment, completion: Completion) -> None:

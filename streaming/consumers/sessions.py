@@ -11,7 +11,7 @@ import orjson
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import interval_for
+from streaming.consumers.heartbeat import interval, wanted_interval
 from streaming.consumers.openai import begin, parse_body
 from streaming.consumers.request import Request
 from streaming.consumers.session_events import SessionEventWriter, session_body
@@ -86,13 +86,13 @@ class SessionEventsConsumer(StreamConsumer):
         if not check_cursor(stored, cursor):
             await self.respond_empty(204)
             return
-        interval = interval_for(request)
+        wanted = wanted_interval(request)
         opening = {
             "session_id": str(session_id),
             "reference": stored.reference,
             "epoch": stored.epoch,
             "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "heartbeat_seconds": interval,
+            "heartbeat_seconds": interval(wanted, is_weak=False),
             "resume_window_seconds": conf().resume_window,
             "cursor": cursor,
         }
@@ -103,7 +103,7 @@ class SessionEventsConsumer(StreamConsumer):
                 SessionEventWriter(opening),
                 headers=lambda: sse_headers(str(session_id), self.request_id),
                 start_after=0,
-                keepalive_seconds=interval,
+                heartbeat=wanted,
                 resumable=True,
             ).run()
 

@@ -21,6 +21,7 @@ import orjson
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from streaming.conf import conf
+from streaming.consumers.heartbeat import parsed_interval
 from streaming.consumers.openai_format import usage_of
 from streaming.core.chat import BadParameter, NotSupported, parse_chat_request
 from streaming.core.state import SessionState
@@ -64,7 +65,8 @@ class ChatSocket(AsyncWebsocketConsumer):
         await self.accept()
         try:
             self._gateway = current()
-            self._interval = _interval(query.get("heartbeat", [None])[-1])
+            wanted = query.get("heartbeat")
+            self._interval = parsed_interval(wanted[-1]) if wanted else conf().keepalive_seconds
             self._principal = await authenticate(self._gateway, headers.get("authorization"))
         except AuthenticationFailed as exc:
             await self._tell_error(exc)
@@ -359,18 +361,6 @@ def _seq(message: Message) -> int:
     if not isinstance(seq, int) or isinstance(seq, bool) or not 0 <= seq < 2**62:
         raise InvalidRequest("seq must be a non-negative integer.", param="seq")
     return seq
-
-
-def _interval(wanted: str | None) -> float:
-    if wanted is None:
-        return conf().keepalive_seconds
-    try:
-        seconds = float(wanted)
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds <= 30:
-        raise InvalidRequest("heartbeat must be 1 to 30 seconds.", param="heartbeat")
-    return seconds
 
 
 def _now() -> str:

@@ -23,6 +23,7 @@ from streaming.runtime.live import LiveSession, SessionEnd
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
+VANISHED_LOOK_SECONDS = 2.0
 FENCE_SECONDS = 1.0
 
 _FENCES = """
@@ -51,11 +52,14 @@ class Presence:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        looked_at_fences = 0.0
+        looked_at_fences = looked_at_sockets = 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             sessions = [session for session in self._sessions() if not session.state.is_end]
             now = loop.time()
+            if now - looked_at_sockets >= VANISHED_LOOK_SECONDS:
+                looked_at_sockets = now
+                cut_vanished(sessions)
             lonely = [session for session in sessions if self._is_lonely(session, now)]
             try:
                 if now - looked_at_fences >= FENCE_SECONDS:
@@ -108,6 +112,15 @@ class Presence:
             if readers:
                 elsewhere.add(session_id)
         return elsewhere
+
+
+def cut_vanished(sessions: Iterable[LiveSession]) -> None:
+    """End the connections whose peer is gone without a word: a phone in a tunnel sends no FIN."""
+    for session in sessions:
+        for reader in list(session.readers):
+            if reader.has_vanished(conf().vanished_seconds) and reader.socket is not None:
+                logger.info("a reader has vanished", extra={"session": str(session.id)})
+                reader.socket.abort()
 
 
 def apply_policy(session: LiveSession) -> None:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import enum
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+WEAK_RTT_US = 300_000
+WEAK_RETRANSMITS = 3
 
 
 class Evidence(enum.IntEnum):
@@ -29,6 +32,10 @@ class Socket(Protocol):
     def written(self) -> int: ...
 
     def taken(self) -> int | None: ...
+
+    def tcp_info(self) -> Any: ...
+
+    def abort(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +77,28 @@ class Reader:
             while taken is not None and self._marks and self._marks[0][0] <= taken:
                 self._prove(self._marks.popleft()[1], Evidence.SOCKET)
         return self.delivered_seq
+
+    def has_vanished(self, after: float) -> bool:
+        """Whether the peer answers nothing to what is being sent again and again.
+
+        ``after``: seconds without an acknowledgement. A peer whose window is zero acknowledges our
+        probes: it is slow, not gone. (TCP keep-alive cannot tell: it waits while data is unacked.)
+        """
+        info = None if self.socket is None else self.socket.tcp_info()
+        return (
+            info is not None
+            and info.unacked_segments > 0
+            and info.retransmits > 0
+            and info.ms_since_ack > after * 1000
+        )
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the network between us is slow or loses packets."""
+        info = None if self.socket is None else self.socket.tcp_info()
+        return info is not None and (
+            info.rtt_us > WEAK_RTT_US or info.retransmitted_segments > WEAK_RETRANSMITS
+        )
 
     def _prove(self, seq: int, evidence: Evidence) -> None:
         if seq > self.delivered_seq or (seq == self.delivered_seq and evidence > self.evidence):
