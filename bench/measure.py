@@ -90,7 +90,7 @@ def _paced(bench: Bench, url: str, key: str, streams: int, effort: Effort) -> Fi
     begin = time.time()
     gateway, postgres = bench.gateway_cpu.restart(), bench.postgres_cpu.restart()
     time.sleep(effort.window)
-    gateway_cpu, postgres_cpu = gateway.seconds(), postgres.seconds()
+    gateway_cpu, postgres_cpu, waited = gateway.seconds(), postgres.seconds(), gateway.waited()
     end = time.time()
     result = load.result()
     asked = _asked_at(bench, result.streams) if key else {}
@@ -110,6 +110,7 @@ def _paced(bench: Bench, url: str, key: str, streams: int, effort: Effort) -> Fi
         figures |= {
             "cpu_us_per_token": gateway_cpu / len(lags) * 1e6,
             "cpu_share": gateway_cpu / (end - begin),
+            "cpu_waited": waited / (end - begin),
             "postgres_us_per_token": postgres_cpu / len(lags) * 1e6,
         }
     return figures

@@ -56,7 +56,8 @@ def _paced(f: dict[str, Any], streams: int) -> list[Row]:
         Row(
             f"{head}: processor per token, gateway + PostgreSQL",
             f"{f['gateway_cpu_us_per_token']:.0f} + {f['gateway_postgres_us_per_token']:.0f} µs"
-            f" (gateway {f['gateway_cpu_share']:.0%} of a core)",
+            f" (gateway {f['gateway_cpu_share']:.0%} of a core, kept waiting"
+            f" {f['gateway_cpu_waited']:.0%})",
         ),
         Row(f"{head}: whole answers", f"{f['gateway_whole']:.0f} of {streams}", *every),
     ]
@@ -83,6 +84,9 @@ def _seam(f: dict[str, Any], _: int) -> list[Row]:
         Row("node killed: gap p99", f"{f['gap_p99']:.0f} ms", "≤ 150 ms", f["gap_p99"] <= 150),
         Row("node killed: longest gap", f"{f['gap_max']:.0f} ms"),
         Row("the same, nothing killed: p99", f"{f['usual_gap_p99']:.0f} ms"),
+        Row("an idle engine asked by 100 at once: first token p50 / p99",
+            f"{f['burst_p50']:.0f} / {f['burst_p99']:.0f} ms"),
+        Row("the killed process's sockets are closed after", f"{f['closed']:.1f} ms"),
         Row("crash noticed after, p50", f"{f['noticed_p50']:.1f} ms"),
         Row("crash noticed after, slowest stream", f"{f['noticed_max']:.1f} ms", "≤ 50 ms",
             f["noticed_max"] <= 50),

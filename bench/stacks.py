@@ -50,7 +50,7 @@ class CpuMeter:
     def __init__(self, pid: int, *, family: bool = False) -> None:
         self._process = psutil.Process(pid)
         self._family = family
-        self._before = self._seconds()
+        self.restart()
 
     def _seconds(self) -> float:
         own = self._process.cpu_times()
@@ -68,11 +68,22 @@ class CpuMeter:
 
     def restart(self) -> Self:
         self._before = self._seconds()
+        self._waited_before = self._waited()
         return self
 
     def seconds(self) -> float:
         """Used since the start, or the last ``restart``."""
         return self._seconds() - self._before
+
+    def waited(self) -> float:
+        """Seconds since then in which the process could have run and others had the cores."""
+        return self._waited() - self._waited_before
+
+    def _waited(self) -> float:
+        try:
+            return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[1]) / 1e9
+        except (OSError, IndexError):
+            return 0.0
 
 
 @dataclass(slots=True)
