@@ -60,7 +60,7 @@ async def test_an_outage_under_load(stack: Stack, kill: bool, seconds: float) ->
         statuses = await _statuses(stack, key)
         await asyncio.sleep(max(0.0, stopped + seconds - time.monotonic()))
         ended = time.monotonic()
-        await asyncio.to_thread(stack.start_postgres)
+        stack.start_postgres()  # not in a thread: it would die with that
         async with asyncio.timeout(30):
             await asyncio.gather(*asking)
     assert statuses == {"/healthz": 200, "/readyz": 503, "new": 503}
@@ -105,7 +105,7 @@ async def _statuses(stack: Stack, key: str) -> dict[str, int]:
 async def test_ready_again_after_an_outage_without_load(stack: Stack) -> None:
     """Nobody writes, and still the journal comes back: our lock hangs on its connection."""
     await asyncio.to_thread(stack.stop_postgres)
-    await asyncio.to_thread(stack.start_postgres)
+    stack.start_postgres()
     await until(lambda: _locked(stack))
     async with httpx.AsyncClient() as client:
         assert (await client.get(stack.gateway().url + "/readyz")).status_code == 200
@@ -131,7 +131,7 @@ async def test_crashes_during_flushes(start_stack) -> None:
             for pause in (0.11, 0.23, 0.37):
                 await asyncio.sleep(pause)
                 await asyncio.to_thread(stack.stop_postgres, kill=True)
-                await asyncio.to_thread(stack.start_postgres)
+                stack.start_postgres()
             async with asyncio.timeout(40):
                 await asyncio.gather(*asking)
         assert [reader.trouble for reader in seen if not reader.is_whole] == []
