@@ -60,12 +60,16 @@ async def test_nothing_is_left(start_stack, streams: int, rss_growth: int) -> No
         assert _client_sockets(stack) == 0
 
 
-async def _run(stack: Stack, key: str, count: int, engines: tuple[SimulatorProcess, ...]) -> int:
+async def _run(
+    stack: Stack, key: str, count: int, engines: tuple[SimulatorProcess, SimulatorProcess]
+) -> int:
     """``count`` streams, 50 at a time: a third meets a fault, a third of the clients leaves."""
     chance, width = random.Random(5), asyncio.Semaphore(50)
-    for kind, at in (("reset", 5), ("truncated", 9), ("error_done", 3), ("malformed", 12)):
-        for engine in engines:
-            engine.set_fault(kind=kind, at_token=at, times=-1, match=f"strike {kind}")
+    first, other = engines  # a word strikes on one of them, so that the other can go on
+    for engine, kind, at in (
+        (first, "reset", 5), (first, "error_done", 3), (other, "truncated", 9), (other, "malformed", 12),
+    ):  # fmt: skip
+        engine.set_fault(kind=kind, at_token=at, times=-1, match=f"strike {kind}")
 
     async with Readers(stack.gateway().url, key) as readers:
 
