@@ -27,7 +27,7 @@ class Effort:
     seam_repeats: int
 
 
-FULL = Effort(repeats=3, window=8.0, first_tokens=60, saturated_tokens=2000, seam_repeats=5)
+FULL = Effort(repeats=3, window=8.0, first_tokens=60, saturated_tokens=2000, seam_repeats=3)
 QUICK = Effort(repeats=1, window=4.0, first_tokens=20, saturated_tokens=1000, seam_repeats=1)
 
 

@@ -6,6 +6,7 @@ import atexit
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,10 +18,9 @@ from typing import Any, Self
 
 import psutil
 
-from gateway_project.embedded.postgres import Postgres
-from gateway_project.embedded.process import free_port
+from gateway_project.embedded.postgres import FAST_SHUTDOWN, Postgres
+from gateway_project.embedded.process import free_port, spawn, stop, wait_until_ready
 from gateway_project.embedded.redis import Redis
-from tests import services
 from tests.engine_simulator.process import SimulatorProcess
 from tests.stack import Stack
 
@@ -34,14 +34,25 @@ def start_durable_services() -> int:
     directory.chmod(0o755)
     atexit.register(shutil.rmtree, directory)
     server = Postgres(directory / "postgres", free_port(), durable=True)
-    process = services.start_postgres(server)
-    atexit.register(services.stop_postgres, process)
+    server.prepare()
+    with (directory / "postgres.log").open("ab") as log:
+        postgres = spawn(
+            server.command(),
+            account=server.account(),
+            death_signal=signal.SIGINT,
+            stdout=log,
+            stderr=log,
+        )
+    atexit.register(stop, psutil.Process(postgres.pid), *FAST_SHUTDOWN)
+    wait_until_ready(postgres, server.is_ready, name="PostgreSQL", seconds=30, pause=time.sleep)
     server.create_database()
     store = Redis(directory / "redis", free_port())
-    redis = services.start_redis(store)
-    atexit.register(services.stop_redis, redis)
+    store.prepare()
+    redis = spawn(store.command(), stdin=store.configuration(), stdout=subprocess.DEVNULL)
+    atexit.register(redis.kill)
+    wait_until_ready(redis, store.is_ready, name="Redis", seconds=10, pause=time.sleep)
     os.environ.update(DATABASE_URL=server.url(), REDIS_URL=store.url())
-    return process.pid
+    return postgres.pid
 
 
 class CpuMeter:
@@ -129,7 +140,7 @@ def machine(directory: Path) -> dict[str, Any]:
         platform.processor(),
     )
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
     return {
         "cpu": model,
