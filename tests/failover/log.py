@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -28,6 +29,7 @@ class StoredLog:
 
     ids: list[int]
     text: str
+    pieces: list[str]
     attempts_of_tokens: list[int]
     is_closed: bool
 
@@ -59,7 +61,7 @@ def stored_session(sql: Sql, session_id: str) -> dict[str, Any]:
 def stored_log(sql: Sql, session_id: str) -> StoredLog:
     """Raises ``AssertionError`` if the log has a gap, an overlap, or more after its end."""
     ids: list[int] = []
-    text = b""
+    pieces: list[str] = []
     attempts: list[int] = []
     closed_at = None
     rows = sql(
@@ -74,9 +76,10 @@ def stored_log(sql: Sql, session_id: str) -> StoredLog:
         assert last == first + len(batch) - 1 + (terminal is not None)
         offsets = array("i", bytes(ends))
         assert len(offsets) == len(batch)
-        assert (offsets[-1] if offsets else 0) == len(bytes(some_text).decode())
+        decoded = bytes(some_text).decode()
+        assert (offsets[-1] if offsets else 0) == len(decoded)
+        pieces += [decoded[a:b] for a, b in pairwise([0, *offsets])]
         ids += batch
-        text += bytes(some_text)
         attempts += [attempt] * len(batch)
         closed_at = last if terminal is not None else None
-    return StoredLog(ids, text.decode(), attempts, closed_at is not None)
+    return StoredLog(ids, "".join(pieces), pieces, attempts, closed_at is not None)
