@@ -35,16 +35,46 @@ class AttemptInline(ReadOnlyInline):
     model = Attempt
     ordering = ["number"]
     fields = [
-        "number", "node_name", "seam_grade", "first_seq", "last_seq", "end_reason", "end_detail",
-        "ttft_ms", "detection_ms", "recovery_ms", "discarded_tokens", "started_at", "ended_at",
+        "number", "node_name", "seam_grade", "tokens", "end_reason", "end_detail", "first_token",
+        "detection", "recovery", "discarded", "started",
     ]  # fmt: skip
+    readonly_fields = ["tokens", "first_token", "detection", "recovery", "discarded", "started"]
+
+    @admin.display
+    def tokens(self, row: Attempt) -> str:
+        return "-" if row.first_seq is None else f"{row.first_seq}–{row.last_seq}"
+
+    @admin.display(description="first token")
+    def first_token(self, row: Attempt) -> str:
+        return _milliseconds(row.ttft_ms)
+
+    @admin.display
+    def detection(self, row: Attempt) -> str:
+        return _milliseconds(row.detection_ms)
+
+    @admin.display
+    def recovery(self, row: Attempt) -> str:
+        return _milliseconds(row.recovery_ms)
+
+    @admin.display
+    def discarded(self, row: Attempt) -> int:
+        return row.discarded_tokens
+
+    @admin.display
+    def started(self, row: Attempt) -> str:
+        return f"{row.started_at:%H:%M:%S.%f}"[:-3]
 
 
 class EventInline(ReadOnlyInline):
     model = SessionEvent
     ordering = ["-id"]
-    fields = ["at", "kind", "seq", "data"]
+    fields = ["time", "kind", "seq", "data"]
+    readonly_fields = ["time"]
     verbose_name_plural = f"events (the latest {LATEST}, newest first)"
+
+    @admin.display(description="at (UTC)")
+    def time(self, row: SessionEvent) -> str:
+        return f"{row.at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 class CheckpointInline(ReadOnlyInline):
@@ -52,5 +82,15 @@ class CheckpointInline(ReadOnlyInline):
 
     model = TokenCheckpoint
     ordering = ["-first_seq"]
-    fields = ["first_seq", "last_seq", "attempt", "epoch", "created_at"]
+    classes = ["collapse"]
+    fields = ["first_seq", "last_seq", "attempt", "epoch", "time"]
+    readonly_fields = ["time"]
     verbose_name_plural = f"checkpoints (the latest {LATEST}, newest first)"
+
+    @admin.display(description="durable at (UTC)")
+    def time(self, row: TokenCheckpoint) -> str:
+        return f"{row.created_at:%H:%M:%S.%f}"[:-3]
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} ms"

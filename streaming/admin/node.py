@@ -26,7 +26,12 @@ class NodeForm(forms.ModelForm):
         fields = ["name", "dialect", "base_url", "weight", "options"]
         field_classes = {"base_url": forms.CharField}
         labels = {"base_url": "Base URL"}
-        help_texts = {"base_url": "For example http://gpu-a:8000"}
+        help_texts = {
+            "base_url": "For example http://gpu-a:8000",
+            "options": "How a broken answer is continued here, when not by token ids: for example "
+            '{"continuation": "text", "template": "chatml"} or {"continuation": "regenerate"}.',
+        }
+        widgets = {"options": forms.Textarea(attrs={"rows": 3})}
 
     def clean_base_url(self) -> str:
         try:
@@ -88,6 +93,9 @@ class InferenceNodeAdmin(admin.ModelAdmin):
     @admin.display(description="models")
     def served(self, node: InferenceNode) -> str:
         return ", ".join(node.models_served) or "-"
+
+    def get_fieldsets(self, request: HttpRequest, obj: InferenceNode | None = None) -> Any:
+        return self.fieldsets if obj else self.fieldsets[:1]
 
     def get_readonly_fields(self, request: HttpRequest, obj: InferenceNode | None = None) -> Any:
         if _follows_environment(obj):  # the next start of a gateway would undo a change

@@ -35,8 +35,8 @@ class Interrupted(admin.SimpleListFilter):
 @admin.register(StreamSession)
 class StreamSessionAdmin(ReadOnlyAdmin):
     list_display = [
-        "reference", "tenant", "end_user", "model", "state", "completion_tokens", "failovers",
-        "cause", "created_at",
+        "reference", "tenant", "end_user", "model", "state", "tokens", "failovers", "cause",
+        "created",
     ]  # fmt: skip
     list_select_related = ["tenant"]
     list_filter = ["state", Interrupted]
@@ -91,6 +91,14 @@ class StreamSessionAdmin(ReadOnlyAdmin):
             # The methods below have no request; whether they may show content, only it can tell.
             session.content_visible = may_view_content(request)
         return session
+
+    @admin.display(ordering="completion_tokens")
+    def tokens(self, session: StreamSession) -> int:
+        return session.completion_tokens
+
+    @admin.display(ordering="created_at", description="created (UTC)")
+    def created(self, session: StreamSession) -> str:
+        return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
 
     @admin.display(description="request")
     def request_shown(self, session: StreamSession) -> SafeString | str:
