@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import orjson
 import psycopg
@@ -15,8 +16,9 @@ from streaming.runtime.log_reader import full_text
 from streaming.runtime.records import Record, RecordKind, now
 from streaming.runtime.token_log import SessionLog
 from tests.durability.conftest import Bench, take_over, tokens
-from tests.durability.reader import until
+from tests.durability.reader import Readers, Seen, question, until
 from tests.durability.stored import stored_log
+from tests.engine_simulator.process import SimulatorProcess
 
 
 async def test_a_takeover_between_a_zombies_flush_and_its_turn(bench: Bench) -> None:
@@ -99,6 +101,33 @@ async def test_a_lost_log_stops_its_producer_once(bench: Bench) -> None:
     with pytest.raises(SessionLost):
         log.append(tokens("y"), 1)
     assert calls == [1]
+
+
+async def test_a_gateway_whose_session_was_taken_over_lets_go(start_stack) -> None:
+    """Its reader is told that it can resume, its engine is left, and the new owner's log is untouched."""
+    with SimulatorProcess("vllm", pace=50) as engine:
+        stack = start_stack(engine_nodes=[f"a=vllm+{engine.url}"])
+        key = stack.api_key()
+        taken, other = Seen(question("Taken over", 400)), Seen(question("Undisturbed", 60))
+        async with Readers(stack.gateway().url, key) as readers:
+            reading = [
+                asyncio.create_task(readers.ask(seen.messages, seen=seen))
+                for seen in (taken, other)
+            ]
+            await until(lambda: len(taken.tokens) > 3 and len(other.tokens) > 3)
+            takeover, _ = take_over(UUID(taken.session_id))
+            ((_, at_takeover),) = stack.sql(f"{takeover}, durable_seq", taken.session_id)
+            await asyncio.wait_for(reading[0], 2)
+            await until(lambda: engine.stats()["running"] <= 1, 1)
+            await asyncio.wait_for(reading[1], 10)
+        await until(lambda: engine.stats()["running"] == 0)
+        assert taken.error is not None
+        assert (taken.error["code"], taken.error["resumable"]) == ("session_lost", True)
+        assert other.is_whole, other.trouble
+        log = stored_log(stack, taken.session_id)
+        assert len(log.ids) == at_takeover
+        assert log.terminal is None
+        assert log.text.startswith(taken.text)
 
 
 async def _until_waiting(bench: Bench) -> None:

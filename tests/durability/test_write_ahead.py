@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+
+import psycopg
 
 from tests.durability.reader import Readers, Seen, is_increasing, question, until
 from tests.durability.stored import stored_log
@@ -43,9 +46,25 @@ async def _round(stack: Stack, key: str, number: int, moment: float) -> list[See
         asking = [asyncio.create_task(readers.ask(r.messages, seen=r)) for r in seen]
         await until(lambda: sum(bool(reader.tokens) for reader in seen) >= STREAMS // 2)
         await asyncio.sleep(moment)
-        await asyncio.to_thread(stack.gateway().kill)
+        await asyncio.to_thread(_kill_within_a_flush if number % 2 else _kill, stack)
         await asyncio.gather(*asking)
     return seen
+
+
+def _kill(stack: Stack) -> None:
+    stack.gateway().kill()
+
+
+def _kill_within_a_flush(stack: Stack) -> None:
+    """Hold its flush up, kill the process, and see to it that this flush is never committed."""
+    with psycopg.connect(stack.database_url) as rival:
+        rival.execute("LOCK TABLE streaming_tokencheckpoint IN SHARE MODE")
+        time.sleep(0.2)
+        stack.gateway().kill()
+        rival.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'unbroken journal%'"
+        )
 
 
 def _assert_stored(stack: Stack, reader: Seen) -> int:
