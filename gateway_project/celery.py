@@ -11,8 +11,8 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 app.conf.beat_schedule = {
-    "finish sessions whose gateway died": {
-        "task": "streaming.tasks.finish_orphaned_sessions",
+    "suspend sessions whose gateway died": {
+        "task": "streaming.tasks.suspend_orphaned_sessions",
         "schedule": 5.0,
         # After a pause of the worker one run does the work of all the missed ones.
         "options": {"expires": 5.0},

@@ -1,3 +1,13 @@
-from django.urls import URLPattern
+"""The pages that Django answers; the API is in ``streaming.routing``."""
 
-urlpatterns: list[URLPattern] = []
+from __future__ import annotations
+
+from django.urls import URLPattern, path
+
+from streaming.views import demo
+
+urlpatterns: list[URLPattern] = [
+    path("", demo.home, name="home"),
+    path("demo/nodes", demo.nodes, name="demo-nodes"),
+    path("demo/nodes/<str:name>/kill", demo.kill_node, name="demo-kill-node"),
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from streaming.conf import conf
 from streaming.consumers.base import Header, StreamConsumer
@@ -19,6 +19,9 @@ from streaming.services.attach import Attachment
 
 class EventWriter(Protocol):
     """The wire format of a stream."""
+
+    tells_errors: ClassVar[bool]
+    """Whether ``end`` tells an error that ended the session."""
 
     def opening(self) -> bytes:
         """What comes before the first token."""
@@ -82,14 +85,14 @@ class AnswerStream:
                     if self._resumable and self._must_move(loop.time()):
                         await self._send(MOVE)
                         return
-                    if piece is None:
-                        self._look_at_state()
-                        await self._send(self._due_controls(reader.cursor))
-                        continue
-                    await self._send(self._events_of(piece))
-                    reader.sent(piece.last_seq, loop.time())
-                    if piece.terminal is not None and (error := piece.terminal.get("error")):
-                        raise error_from_openai(error)
+                    if piece is not None:
+                        await self._send(self._events_of(piece))
+                        reader.sent(piece.last_seq, loop.time())
+                        if piece.terminal is not None:
+                            self._raise_error(piece.terminal)
+                    # After tokens too: news that came while they were sent wakes nobody again.
+                    await self._send(self._due_controls(reader.cursor))
+                    self._look_at_state()
         finally:
             starter.cancel()
             if self._keep_alive is not None:
@@ -121,9 +124,7 @@ class AnswerStream:
             await self._consumer.write(data)
 
     def _events_of(self, piece: LogSlice) -> bytes:
-        if self._pinging and self._keep_alive is not None:
-            self._pinging = False
-            self._keep_alive.change(self._interval, KEEPALIVE)
+        self._recovered()
         tokens_to = piece.last_seq - (piece.terminal is not None)
         data = self._due_controls(tokens_to)
         if piece.text or piece.terminal is None:
@@ -131,6 +132,18 @@ class AnswerStream:
         if piece.terminal is not None:
             data += self._writer.end(piece)
         return data
+
+    def _raise_error(self, terminal: dict[str, Any]) -> None:
+        """Where the format has no event of its own for an error, the consumer tells it."""
+        if (error := terminal.get("error")) and not self._writer.tells_errors:
+            raise error_from_openai(error)
+
+    def _recovered(self) -> None:
+        if self._attachment.state is SessionState.RECOVERING:
+            return  # these tokens are from before the failure
+        if self._pinging and self._keep_alive is not None:
+            self._pinging = False
+            self._keep_alive.change(self._interval, KEEPALIVE)
 
     def _look_at_state(self) -> None:
         """Ping a reader whose answer is being recovered, at once and then every second."""

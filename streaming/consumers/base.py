@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import orjson
+import psycopg
 from channels.generic.http import AsyncHttpConsumer
 
 from streaming.consumers.request import (
@@ -26,7 +27,12 @@ from streaming.consumers.request import (
     read_request,
     request_id,
 )
-from streaming.errors import GatewayError, MethodNotAllowed, ShuttingDown
+from streaming.errors import (
+    GatewayError,
+    JournalUnavailable,
+    MethodNotAllowed,
+    ShuttingDown,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -199,6 +205,10 @@ class StreamConsumer(AsyncHttpConsumer):
             pass
         except GatewayError as error:
             await self._tell(error)
+        except psycopg.OperationalError as exc:
+            # What is not on its way yet cannot wait for the database.
+            logger.warning("no database for a request: %s", exc, extra=self._log_fields())
+            await self._tell(JournalUnavailable("The database cannot be reached.", retry_after=1))
         except Exception as exc:  # noqa: BLE001  the edge: the client gets an answer, the log the cause
             await self._fail("request failed", exc)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import orjson
 
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
-from streaming.consumers.base import StreamConsumer, sse_headers
+from streaming.consumers.base import Header, StreamConsumer, sse_headers
 from streaming.consumers.heartbeat import wanted_interval
 from streaming.consumers.openai_format import Completion, OpenAIWriter, whole_completion
 from streaming.consumers.request import Request
@@ -78,6 +80,13 @@ class ChatCompletionsConsumer(StreamConsumer):
     """One answer to one client."""
 
     methods = ("POST",)
+    session_id: UUID | None = None
+
+    async def respond_json(self, status: int, obj: Any, headers: Iterable[Header] = ()) -> None:
+        """Errors name the session too: some leave it resumable."""
+        if self.session_id is not None:
+            headers = [*headers, (b"x-session-id", str(self.session_id).encode())]
+        await super().respond_json(status, obj, headers)
 
     async def handle(self, request: Request) -> None:
         gateway = current()
@@ -87,6 +96,7 @@ class ChatCompletionsConsumer(StreamConsumer):
             # Nobody could come back for it.
             principal = replace(principal, on_disconnect="cancel")
         session_id = await begin(gateway, principal, chat, request, "openai")
+        self.session_id = session_id
         completion = Completion(session_id, chat)
         with attached(gateway, session_id, 0, self.socket) as attachment:
             if not chat.stream:
@@ -112,9 +122,8 @@ class ChatCompletionsConsumer(StreamConsumer):
                     continue
                 if error := piece.terminal.get("error"):
                     raise error_from_openai(error)
-                headers = [(b"x-session-id", str(attachment.session_id).encode())]
                 body = whole_completion(completion, "".join(parts), piece)
-                await self.respond_json(200, body, headers)
+                await self.respond_json(200, body)
 
 
 class ModelsConsumer(StreamConsumer):

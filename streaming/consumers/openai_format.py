@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import orjson
@@ -41,6 +41,7 @@ class OpenAIWriter:
     """
 
     __slots__ = ("_after", "_before", "_head", "_include_usage", "_tell_controls", "_usage_null")
+    tells_errors: ClassVar[bool] = False
 
     def __init__(self, completion: Completion, *, tell_controls: bool = False) -> None:
         head = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -19,6 +19,8 @@ class SessionEventWriter:
 
     Only tokens and the end carry an ``id``: it is what the reader resumes from.
     """
+
+    tells_errors: ClassVar[bool] = True
 
     def __init__(self, opening: dict[str, Any]) -> None:
         self._opening = opening

@@ -36,6 +36,5 @@ class CleanBoundary:
             return [Token(ids[0], chunk.text)]
         if not chunk.text:
             return [Token(token_id, "") for token_id in ids]
-        # The text was complete with the last token that is not an end token; which one that is only
-        # the engine knows, so it goes to the last, and to the one before an end without text.
+        # Which of them a part of the text belongs to only the engine knows.
         return [*(Token(token_id, "") for token_id in ids[:-1]), Token(ids[-1], chunk.text)]

@@ -83,9 +83,8 @@ def parse_chat_request(body: Any) -> ChatRequest:
         raise BadParameter("", "The request body must be a JSON object.")
     for name, value in body.items():
         if name in _ONLY_DEFAULT:
-            if value not in _ONLY_DEFAULT[name] or (
-                value is True and True not in _ONLY_DEFAULT[name]
-            ):
+            # The types count too: to Python, True is 1.
+            if not any(type(value) is type(d) and value == d for d in _ONLY_DEFAULT[name]):
                 raise NotSupported(name, f"This gateway does not support {name}={value!r:.80} yet.")
         elif name not in _KNOWN and name not in _INFORMATIVE:
             raise NotSupported(name, f"Unrecognized request argument supplied: {name:.80}")
@@ -94,7 +93,8 @@ def parse_chat_request(body: Any) -> ChatRequest:
     if options and not stream:
         raise BadParameter("stream_options", "stream_options is only allowed when stream is true.")
     for option, value in options.items():
-        if option not in ("include_usage", "include_obfuscation") or not isinstance(value, bool):
+        known = option in ("include_usage", "include_obfuscation")
+        if not known or not isinstance(value, bool | None):
             raise NotSupported(
                 f"stream_options.{option}", f"Unsupported stream option: {option:.80}"
             )
@@ -102,7 +102,7 @@ def parse_chat_request(body: Any) -> ChatRequest:
         model=_model(body),
         messages=_messages(body.get("messages")),
         stream=stream,
-        include_usage=options.get("include_usage", False),
+        include_usage=bool(options.get("include_usage")),
         budget=_budget(body),
         sampling=_sampling(body),
         stop=_stop(body.get("stop")),
@@ -223,7 +223,7 @@ def _extras(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stop(value: Any) -> tuple[str, ...]:
-    stops = [value] if isinstance(value, str) else value or []
+    stops = [value] if isinstance(value, str) else [] if value is None else value
     if (
         not isinstance(stops, list)
         or len(stops) > 4

@@ -37,9 +37,13 @@ class AttemptFailed(Exception):
 
 
 class RejectedByEngine(Exception):
-    """The engine says the request itself is wrong (400, 413, 422): no other node would take it."""
+    """The engine says the request itself is wrong (400, 413, 422): no other node would take it.
 
-    def __init__(self, status: int, message: str) -> None:
+    ``in_stream``: it said so after its 200.
+    """
+
+    def __init__(self, status: int, message: str, *, in_stream: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.in_stream = in_stream
         self.message = message[:500]

@@ -7,7 +7,7 @@ import enum
 from streaming.core.chunks import UNKNOWN_ID, Token
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.nodes import NodeOptions
-from streaming.core.templates import TEMPLATES
+from streaming.core.templates import spells_control
 
 
 class SeamGrade(enum.Enum):
@@ -33,9 +33,7 @@ def seam_grade(
             return SeamGrade.TEXT
     if options.continuation == "regenerate" or not options.template:
         return SeamGrade.REGENERATED
-    if not TEMPLATES[options.template].spells_control(answer):
-        return SeamGrade.TEXT
-    return SeamGrade.REGENERATED
+    return SeamGrade.REGENERATED if spells_control(answer) else SeamGrade.TEXT
 
 
 class Suppressor:

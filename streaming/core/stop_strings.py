@@ -44,10 +44,6 @@ class StopMatcher:
         tokens, self._held = self._held, []
         return tokens
 
-    def reset(self) -> None:
-        """Forget what is held back: its attempt has failed."""
-        self._held = []
-
     def _first_stop(self, text: str) -> tuple[int, int] | None:
         """Where the stop string that is complete first begins and ends."""
         found = [
@@ -74,14 +70,20 @@ class StopMatcher:
         )
 
     def _release(self, safe: int) -> list[Token]:
-        """Let go of the tokens that end within the first ``safe`` characters."""
-        position = 0
-        for count, token in enumerate(self._held):
+        """Let go of the tokens that end within the first ``safe`` characters.
+
+        A token without text is the beginning of a character: it goes with the one that ends it,
+        or the log would end inside a character.
+        """
+        position = clean = 0
+        for count, token in enumerate(self._held, 1):
             position += len(token.text)
             if position > safe:
-                released, self._held = self._held[:count], self._held[count:]
-                return released
-        return self.flush()
+                break
+            if token.text:
+                clean = count
+        released, self._held = self._held[:clean], self._held[clean:]
+        return released
 
     def _release_cut(self, start: int, end: int) -> list[Token]:
         """The tokens up to the one that completes the stop string, cut off where it begins."""

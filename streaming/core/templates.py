@@ -5,34 +5,34 @@ Sources: the ChatML format (Qwen 2.5, SmolLM2) and Meta's Llama 3 prompt format.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Message = Mapping[str, str]
 
+# Models have more control tokens than their template uses (<|fim_prefix|>, <|python_tag|>, …), all
+# spelt alike.
+_CONTROL = re.compile(r"<\|[^\s<|>]+\|>")
+_BEGUN_CONTROL = re.compile(r"<\|[^\s<|>]*\|?\Z")
+
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """``render`` gives the prompt text up to and including the assistant's header.
-
-    ``controls`` are the spellings of the template's control tokens: text in which one of them
-    appears must never be sent as text, since the engine would read it as the control token.
-    """
+    """``render`` gives the prompt text up to and including the assistant's header."""
 
     name: str
     render: Callable[[Sequence[Message]], str]
-    controls: tuple[str, ...]
 
-    def spells_control(self, text: str) -> bool:
-        """Whether ``text``, sent to an engine as text, would contain a control token.
 
-        A control token's spelling may also be completed by what follows, so a text that ends
-        inside one counts too.
-        """
-        return any(
-            control in text or any(text.endswith(control[:n]) for n in range(2, len(control)))
-            for control in self.controls
-        )
+def contains_control(text: str) -> bool:
+    """Whether ``text`` spells a control token: as text to an engine it would become that token."""
+    return _CONTROL.search(text) is not None
+
+
+def spells_control(text: str) -> bool:
+    """The same for a text that goes on: one that ends inside a spelling counts too."""
+    return contains_control(text) or _BEGUN_CONTROL.search(text) is not None
 
 
 def _chatml(messages: Sequence[Message]) -> str:
@@ -49,18 +49,6 @@ def _llama3(messages: Sequence[Message]) -> str:
 
 
 TEMPLATES: dict[str, ChatTemplate] = {
-    "chatml": ChatTemplate("chatml", _chatml, ("<|im_start|>", "<|im_end|>", "<|endoftext|>")),
-    "llama3": ChatTemplate(
-        "llama3",
-        _llama3,
-        (
-            "<|begin_of_text|>",
-            "<|end_of_text|>",
-            "<|start_header_id|>",
-            "<|end_header_id|>",
-            "<|eot_id|>",
-            "<|eom_id|>",
-            "<|python_tag|>",
-        ),
-    ),
+    template.name: template
+    for template in (ChatTemplate("chatml", _chatml), ChatTemplate("llama3", _llama3))
 }

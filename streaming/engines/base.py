@@ -62,6 +62,12 @@ class Dialect(Protocol):
     async def tokenize_plain(self, text: str) -> list[int] | None:
         """The ids of ``text`` with no control tokens read in it; None if the engine can't."""
 
+    async def count_tokens(self, model: str, text: str) -> int:
+        """How many tokens a prompt of text has."""
+
+    async def ends_whole(self, token_ids: Sequence[int]) -> bool:
+        """Whether the text of these tokens ends with a whole character."""
+
     def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
         """Stream the attempt; each item is what one network read brought.
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
 import orjson
-from aiohttp import ClientSession, ClientTimeout, TCPConnector
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientPayloadError,
+    ClientSession,
+    ClientTimeout,
+    ConnectionTimeoutError,
+    ServerDisconnectedError,
+    TCPConnector,
+)
 from httpx_aiohttp import AiohttpTransport
 
 from streaming.conf import conf
@@ -46,14 +56,60 @@ def translated_errors() -> Iterator[None]:
     """Turn transport errors into ``AttemptFailed``."""
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as exc:
-        raise AttemptFailed(Cause.REFUSED, _words(exc)) from exc
-    except httpx.RemoteProtocolError as exc:
-        raise AttemptFailed(Cause.CLOSED, _words(exc)) from exc
-    except httpx.TimeoutException as exc:
-        raise AttemptFailed(Cause.STALLED, _words(exc)) from exc
-    except (httpx.HTTPError, httpx.StreamError, OSError) as exc:
-        raise AttemptFailed(Cause.RESET, _words(exc)) from exc
+    except (httpx.HTTPError, httpx.StreamError, ClientError, OSError) as exc:
+        raise AttemptFailed(_transport_cause(exc), _words(exc)) from exc
+
+
+_CAUSES: tuple[tuple[Cause, tuple[type[BaseException], ...]], ...] = (
+    (Cause.REFUSED, (ClientConnectorError, ConnectionTimeoutError)),
+    (Cause.RESET, (ConnectionResetError, BrokenPipeError)),
+    (Cause.CLOSED, (ServerDisconnectedError, ClientPayloadError, httpx.RemoteProtocolError)),
+    (Cause.REFUSED, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)),
+    (Cause.STALLED, (httpx.TimeoutException, TimeoutError)),
+)
+
+
+def _transport_cause(exc: BaseException) -> Cause:
+    """What broke the connection.
+
+    The transport maps every broken connection to ``httpx.ConnectTimeout``, also one that broke
+    under a running request; the errors behind the error tell them apart.
+    """
+    chain: list[BaseException] = []
+    link: BaseException | None = exc
+    while link is not None:
+        chain.append(link)
+        link = link.__cause__
+    # Of a reset inside a body, aiohttp keeps the words only.
+    if any("ConnectionResetError" in str(e) for e in chain if isinstance(e, ClientPayloadError)):
+        return Cause.RESET
+    for cause, kinds in _CAUSES:
+        if any(isinstance(error, kinds) for error in chain):
+            return cause
+    return Cause.RESET
+
+
+@contextmanager
+def expected_shape() -> Iterator[None]:
+    """Around code that takes an engine's JSON apart: another shape fails the attempt."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as exc:
+        raise AttemptFailed(Cause.MALFORMED, f"not of the expected shape: {exc!r}") from exc
+
+
+def token_ids(value: Any) -> list[int]:
+    """A list of token ids. Raises ``ValueError`` for anything else."""
+    if type(value) is list and all(type(i) is int and 0 <= i < 2**31 for i in value):
+        return value
+    raise ValueError(f"not token ids: {value!r:.80}")
+
+
+def text_of(value: Any) -> str:
+    """A text; null counts as none. Raises ``ValueError`` for anything else."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise ValueError(f"not a text: {value!r:.80}")
 
 
 def _words(exc: Exception) -> str:
@@ -128,12 +184,16 @@ def raise_for_status(status: int, body: bytes, headers: Mapping[str, str]) -> No
     message = error_message(body) or f"HTTP {status}"
     if status in CLIENT_STATUSES:
         raise RejectedByEngine(status, message)
-    retry_after = headers.get("retry-after", "")
     raise AttemptFailed(
         Cause.BUSY if status in BUSY_STATUSES else Cause.BAD_STATUS,
         f"HTTP {status}: {message}",
-        retry_after=float(retry_after) if retry_after.isdecimal() else None,
+        retry_after=_seconds(headers.get("retry-after", "")),
     )
+
+
+def _seconds(retry_after: str) -> float | None:
+    """The seconds of a ``Retry-After``; a date is not worth trusting two clocks for."""
+    return float(retry_after) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", retry_after) else None
 
 
 def raise_for_error(error: Any) -> None:
@@ -142,7 +202,7 @@ def raise_for_error(error: Any) -> None:
     message = str(fields.get("message", error))
     code = fields.get("code")
     if isinstance(code, int) and code in CLIENT_STATUSES:
-        raise RejectedByEngine(code, message)
+        raise RejectedByEngine(code, message, in_stream=True)
     raise AttemptFailed(Cause.ENGINE_ERROR, message)
 
 

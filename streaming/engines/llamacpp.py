@@ -18,7 +18,16 @@ from streaming.core.chunks import UNKNOWN_ID, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.sse import EventTooLong, SSEParser
 from streaming.engines.base import Generation, Message, NodeReport
-from streaming.engines.http import call, parsed, raise_for_error, stream_post, translated_errors
+from streaming.engines.http import (
+    call,
+    expected_shape,
+    parsed,
+    raise_for_error,
+    stream_post,
+    text_of,
+    token_ids,
+    translated_errors,
+)
 
 FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
 EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
@@ -51,7 +60,9 @@ class LlamaCpp:
         rendered = await call(
             self._client, "POST", f"{self._base}/apply-template", {"messages": messages}
         )
-        return await self._tokenize(rendered["prompt"], control_tokens=True)
+        with expected_shape():
+            prompt = rendered["prompt"]
+        return await self._tokenize(prompt, control_tokens=True)
 
     async def tokenize_plain(self, text: str) -> list[int] | None:
         return await self._tokenize(text, control_tokens=False)
@@ -63,7 +74,14 @@ class LlamaCpp:
             f"{self._base}/tokenize",
             {"content": text, "add_special": control_tokens, "parse_special": control_tokens},
         )
-        return answer["tokens"]
+        with expected_shape():
+            return token_ids(answer["tokens"])
+
+    async def count_tokens(self, model: str, text: str) -> int:
+        return len(await self._tokenize(text, control_tokens=True))
+
+    async def ends_whole(self, token_ids: Sequence[int]) -> bool:
+        return True  # no event comes out inside a character, and each has one token
 
     async def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
         url = f"{self._base}/completion"
@@ -82,7 +100,8 @@ class LlamaCpp:
                         event = parsed(payload)
                         if not isinstance(event, dict) or "error" in event:
                             raise_for_error(event["error"] if isinstance(event, dict) else event)
-                        chunk, predicted = await self._chunk(event, predicted, generation)
+                        with expected_shape():
+                            chunk, predicted = await self._chunk(event, predicted, generation)
                         finished = finished or chunk.finish_reason is not None
                         chunks.append(chunk)
                     if chunks:
@@ -93,11 +112,8 @@ class LlamaCpp:
     async def _chunk(
         self, event: dict[str, Any], before: int, generation: Generation
     ) -> tuple[TokenChunk, int]:
-        try:
-            predicted, text = event["tokens_predicted"], event["content"]
-        except KeyError as exc:
-            raise AttemptFailed(Cause.MALFORMED, f"an event without {exc}") from exc
-        ids = await self._all_ids(text, event.get("tokens") or [], predicted - before)
+        predicted, text = event["tokens_predicted"], text_of(event["content"])
+        ids = await self._all_ids(text, token_ids(event.get("tokens") or []), predicted - before)
         finish = None
         usage = generation.usage
         usage.prompt_tokens = event.get("tokens_evaluated")

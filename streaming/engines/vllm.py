@@ -7,6 +7,7 @@ matches stop strings itself, since the engine would look only at its own output.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +17,16 @@ from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.sse import EventTooLong, SSEParser
 from streaming.engines.base import Generation, Message, NodeReport
-from streaming.engines.http import call, parsed, raise_for_error, stream_post, translated_errors
+from streaming.engines.http import (
+    call,
+    expected_shape,
+    parsed,
+    raise_for_error,
+    stream_post,
+    text_of,
+    token_ids,
+    translated_errors,
+)
 
 FINISHED = {
     "stop": "stop",
@@ -26,6 +36,9 @@ FINISHED = {
     # vLLM's own loop detection; clients know only OpenAI's reasons.
     "repetition": "stop",
 }
+
+# No character has more tokens than UTF-8 has bytes for it; a token before it is harmless.
+LONGEST_CHARACTER = 8
 
 
 class VLLM:
@@ -53,10 +66,27 @@ class VLLM:
             f"{self._base}/tokenize",
             {"model": model, "messages": messages, "add_generation_prompt": True},
         )
-        return answer["tokens"]
+        with expected_shape():
+            return token_ids(answer["tokens"])
 
     async def tokenize_plain(self, text: str) -> list[int] | None:
         return None  # its tokenizer reads control tokens in any text
+
+    async def count_tokens(self, model: str, text: str) -> int:
+        body = {"model": model, "prompt": text}
+        answer = await call(self._client, "POST", f"{self._base}/tokenize", body)
+        with expected_shape():
+            return int(answer["count"])
+
+    async def ends_whole(self, token_ids: Sequence[int]) -> bool:
+        answer = await call(
+            self._client,
+            "POST",
+            f"{self._base}/detokenize",
+            {"tokens": list(token_ids[-LONGEST_CHARACTER:])},
+        )
+        with expected_shape():
+            return not text_of(answer["prompt"]).endswith("\ufffd")
 
     async def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
         body = _body(generation)
@@ -71,7 +101,8 @@ class VLLM:
                         payloads = parser.feed(data)
                     except EventTooLong as exc:
                         raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
-                    chunks = reader.read(payloads)
+                    with expected_shape():
+                        chunks = reader.read(payloads)
                     if chunks:
                         yield chunks
         if not reader.finished:
@@ -103,28 +134,33 @@ class _EventReader:
             if "error" in event:
                 raise_for_error(event["error"])
             choices = event.get("choices")
+            usage = event.get("usage")
+            if usage:
+                _note_usage(self._generation.usage, usage)
             if not choices:
-                _note_usage(self._generation.usage, event.get("usage"))
                 continue
             choice = choices[0]
             if not self._seen_first:
                 self._check_first(event, choice)
-            chunks.append(self._chunk(choice))
+            chunks.append(self._chunk(choice, usage))
         return chunks
 
-    def _chunk(self, choice: dict[str, Any]) -> TokenChunk:
+    def _chunk(self, choice: dict[str, Any], usage: dict[str, Any] | None) -> TokenChunk:
         finish = choice.get("finish_reason")
         if finish is not None:
             if finish not in FINISHED:
                 raise AttemptFailed(Cause.ABORTED, f"finish_reason {finish!r}")
             finish = FINISHED[finish]
             self.finished = True
-        text = choice.get("text") or ""
-        # Without return_token_ids (an older server) every event stands for one token.
         ids = choice.get("token_ids")
-        if ids is None:
-            ids = [UNKNOWN_ID] if text else []
-        return TokenChunk(ids, text, finish)
+        if ids is not None:
+            ids = token_ids(ids)
+        else:
+            # The usage so far tells the count; without it every event stands for one token.
+            produced = usage["completion_tokens"] if usage else self._tokens + 1
+            ids = [UNKNOWN_ID] * (produced - self._tokens)
+        self._tokens += len(ids)
+        return TokenChunk(ids, text_of(choice.get("text")), finish)
 
     def _check_first(self, event: dict[str, Any], choice: dict[str, Any]) -> None:
         """The engine must be continuing what was sent, with the model that was asked for."""
@@ -140,9 +176,7 @@ class _EventReader:
             raise AttemptFailed(Cause.MISMATCH, "the node echoes other prompt ids than were sent")
 
 
-def _note_usage(usage: EngineUsage, reported: dict[str, Any] | None) -> None:
-    if not reported:
-        return
+def _note_usage(usage: EngineUsage, reported: dict[str, Any]) -> None:
     usage.prompt_tokens = reported.get("prompt_tokens")
     usage.completion_tokens = reported.get("completion_tokens")
     details = reported.get("prompt_tokens_details") or {}
@@ -156,7 +190,11 @@ def _body(generation: Generation) -> dict[str, Any]:
         "model": generation.model,
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
         "stream": True,
-        "stream_options": {"include_usage": True},
+        # A prompt of text is for a node that tells no ids: the running usage counts its tokens.
+        "stream_options": {
+            "include_usage": True,
+            "continuous_usage_stats": isinstance(prompt, str),
+        },
         "return_token_ids": True,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -189,7 +227,9 @@ def corrected_bias(generation: Generation) -> dict[str, float]:
     sampling = generation.sampling
     bias = {token: float(value) for token, value in sampling.logit_bias.items()}
     if sampling.presence_penalty or sampling.frequency_penalty:
-        for token, count in generation.produced.most_common(max(0, 1024 - len(bias))):
+        produced = Counter(generation.produced)
+        del produced[UNKNOWN_ID]
+        for token, count in produced.most_common(max(0, 1024 - len(bias))):
             penalty = sampling.presence_penalty + sampling.frequency_penalty * count
             bias[token] = bias.get(token, 0.0) - penalty
     return {str(token): value for token, value in bias.items()}

@@ -40,6 +40,9 @@ class AttemptRun:
     room: Callable[[], Awaitable[None]]
     progress: Callable[[], None]
     discarded: int = 0
+    tail_is_sure: bool = True
+    """Whether the log's last token is known to end a character. Of an event with several ids only
+    the engine knows whether the last ones begin another (vLLM merges events when it is busy)."""
     _started: float = 0.0
     _last_data: float = 0.0
     _first_token: float | None = None
@@ -121,12 +124,16 @@ class AttemptRun:
                 tokens = [*tokens, *self._stops.flush()]
             if rehearse_at is not None and log.last_seq + len(tokens) > rehearse_at:
                 tokens = tokens[: rehearse_at - log.last_seq]
+                # The log never ends inside a character, where tokens have no text yet.
+                while tokens and not tokens[-1].text:
+                    tokens.pop()
                 if tokens:
                     self._append(tokens)
                 self.session.rehearsal.remove(rehearse_at)
                 raise AttemptFailed(Cause.REHEARSAL, f"rehearsed after token {rehearse_at}")
             if tokens:
                 self._append(tokens)
+                self.tail_is_sure = len(chunk.token_ids) == 1
             if finish is not None:
                 return finish
         return None

@@ -75,6 +75,8 @@ class Gateway:
         """Start the runner of a session that this process owns."""
         runner = StreamRunner(session, self.fleet, self.watch, self.journal, self.pool, resumption)
         session.task = asyncio.create_task(runner.run(), name=f"runner {session.reference}")
+        # A session that somebody else owns now, or that can't be stored, must leave its engine.
+        session.log.on_lost = session.task.cancel
         self.sessions[session.id] = session
         session.task.add_done_callback(lambda _: self._forget(session))
 

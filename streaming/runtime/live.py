@@ -86,11 +86,6 @@ class LiveSession:
             self.log.delivered_seq = seq
             self.evidence = evidence
 
-    def drop(self) -> None:
-        """Stop working on it without a word: it is somebody else's now."""
-        if self.task is not None:
-            self.task.cancel()
-
     def ask_to_end(self, end: SessionEnd) -> None:
         """Have the runner end the session; the first request counts. Does nothing after the end."""
         if self.end_request is None and not self.state.is_end:

@@ -106,7 +106,6 @@ class Presence:
             session = by_id[session_id]
             if epoch != session.log.epoch:
                 session.log.lose(SessionLost())
-                session.drop()
             elif stop_requested:
                 session.ask_to_end(SessionEnd(SessionState.STOPPED, cause="client_stop"))
             if readers:

@@ -16,7 +16,7 @@ from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.seams import SeamGrade, seam_grade
 from streaming.core.state import SessionState
-from streaming.core.templates import TEMPLATES
+from streaming.core.templates import TEMPLATES, contains_control
 from streaming.engines.base import Generation
 from streaming.errors import (
     ContextLengthExceeded,
@@ -81,6 +81,7 @@ class StreamRunner:
         self._discarded = 0
         self._failed_at: float | None = None
         self._last_failure: AttemptFailed | None = None
+        self._tail_is_sure = resumption is None
         self._attempts_before = 0
         if resumption is not None:
             self._prompt = resumption.prompt
@@ -120,16 +121,31 @@ class StreamRunner:
             node = await self._next_node()
             try:
                 run = await self._prepare(node)
+                if run is None:
+                    continue
                 if isinstance(run, SessionEnd):
                     return run
-                node.in_flight += 1
-                try:
-                    return SessionEnd(SessionState.COMPLETED, finish_reason=await run.run())
-                finally:
-                    node.in_flight -= 1
-                    self._discarded += run.discarded
+                return await self._run(run)
             except AttemptFailed as failure:
                 self._note_failure(node, failure)
+
+    async def _run(self, run: AttemptRun) -> SessionEnd:
+        """Run an attempt; returns how the answer ends if it finishes."""
+        begun = self._log.last_seq
+        run.node.in_flight += 1
+        try:
+            return SessionEnd(SessionState.COMPLETED, finish_reason=await run.run())
+        except RejectedByEngine as exc:
+            if begun and self._log.last_seq == begun and not exc.in_stream:
+                # Another engine took this request: what is wrong is how it was to be continued.
+                raise AttemptFailed(Cause.BAD_STATUS, f"HTTP {exc.status}: {exc}") from exc
+            raise
+        finally:
+            run.node.in_flight -= 1
+            self._discarded += run.discarded
+            self._tail_is_sure = (
+                self._tail_is_sure if begun == self._log.last_seq else run.tail_is_sure
+            )
 
     async def _wait_until_created(self) -> None:
         """No engine is asked before the session is durable. Raises ``JournalUnavailable``."""
@@ -147,8 +163,9 @@ class StreamRunner:
         wait = conf().node_wait_seconds
         deadline = asyncio.get_running_loop().time() + wait
         while True:
-            node = self._fleet.choose(self._session.model, self._failed_nodes)
-            if node is not None:
+            unfit = self._unfit_nodes()
+            node = self._fleet.choose(self._session.model, [*self._failed_nodes, *unfit])
+            if node is not None and node not in unfit:
                 self._refuse_unsupported(node)
                 return node
             try:
@@ -162,29 +179,53 @@ class StreamRunner:
                         f"No node for {self._session.model} became healthy within {wait:g} s."
                     ) from None
 
-    def _refuse_unsupported(self, node: Node) -> None:
+    def _unfit_nodes(self) -> list[Node]:
+        """The nodes that lack a parameter or the room for this answer, while another has it."""
+        model = self._session.model
+        size = (self._session.prompt_tokens or 0) + self._log.last_seq
+        unfit, fit = [], False
+        for node in self._fleet.nodes.values():
+            if model in node.models:
+                context = node.models[model]
+                if self._unsupported(node) or (context is not None and context <= size):
+                    unfit.append(node)
+                else:
+                    fit = True
+        return unfit if fit else []
+
+    def _unsupported(self, node: Node) -> set[str]:
+        """The parameters of this request that the node's engine does not have."""
         request = self._session.request
         asked = set(request.sampling.extra)
         if request.budget.min_tokens:
             asked.add("min_tokens")
-        for name in sorted(asked & node.dialect.unsupported):
+        return asked & node.dialect.unsupported
+
+    def _refuse_unsupported(self, node: Node) -> None:
+        for name in sorted(self._unsupported(node)):
             raise UnsupportedParameter(
                 f"The engines that serve {self._session.model} do not support {name}.", param=name
             )
 
-    async def _prepare(self, node: Node) -> AttemptRun | SessionEnd:
-        """The next attempt on ``node``; or the end, when the answer turns out to be full."""
+    async def _prepare(self, node: Node) -> AttemptRun | SessionEnd | None:
+        """The next attempt on ``node``; or the end, when the answer turns out to be full.
+
+        None: ``node`` turns out to have too little room, and another has more.
+        """
         session, log = self._session, self._log
         produced = log.last_seq
         grade, prompt, known = await self._seam(node)
-        remaining = session.request.budget.remaining(
-            session.prompt_tokens or 0, produced, node.models.get(session.model)
-        )
+        context = node.models.get(session.model)
+        size = await self._size(node, prompt, context)
+        if grade is not SeamGrade.REGENERATED:
+            size -= produced
+        remaining = session.request.budget.remaining(size, produced, context)
         if remaining == 0:
+            if node in self._unfit_nodes():
+                return None
             if produced == 0:
                 raise ContextLengthExceeded(
-                    f"The prompt has {session.prompt_tokens} tokens; the model's context is "
-                    f"{node.models.get(session.model)}."
+                    f"The prompt has {size} tokens; the model's context is {context}."
                 )
             return SessionEnd(SessionState.COMPLETED, finish_reason="length")
         if grade is SeamGrade.REGENERATED and remaining is not None:
@@ -214,43 +255,65 @@ class StreamRunner:
             progress=self._note_progress,
         )
 
+    async def _size(self, node: Node, prompt: list[int] | str, context: int | None) -> int:
+        """The tokens of a prompt, answer so far included; too many rather than too few."""
+        if not isinstance(prompt, str):
+            return len(prompt)
+        try:
+            return await node.dialect.count_tokens(self._session.model, prompt)
+        except AttemptFailed as failure:
+            if failure.cause is not Cause.BAD_STATUS:
+                raise
+        # The node cannot count. No token is shorter than a byte; what does not fit it will refuse.
+        most = len(prompt.encode())
+        return most if context is None else min(most, context // 2)
+
     async def _seam(self, node: Node) -> tuple[SeamGrade, list[int] | str, str]:
         """How to (go on to) ask ``node``: the grade, the prompt, and what a regeneration must repeat."""
-        session, log, dialect = self._session, self._log, node.dialect
-        if node.options.continuation == "ids" and self._prompt is None and not log.last_seq:
-            self._prompt = await dialect.render(session.model, session.request.messages)
-            session.prompt_tokens = len(self._prompt)
-            log.record(self._changed(
-                prompt_token_ids=packed(array("i", self._prompt).tobytes()), prompt_tokens=len(self._prompt)
-            ))  # fmt: skip
-        if self._prompt is not None and node.options.continuation == "ids" and log.ids_known:
-            return SeamGrade.EXACT, [*self._prompt, *log.token_ids], ""
+        log, dialect = self._log, node.dialect
+        by_ids = node.options.continuation == "ids"
+        prompt = await self._prompt_ids(node) if by_ids else []
+        answer_by_ids = (
+            by_ids
+            and log.ids_known
+            and (self._tail_is_sure or await dialect.ends_whole(log.token_ids))
+        )
+        if answer_by_ids:
+            return SeamGrade.EXACT, [*prompt, *log.token_ids], ""
         answer = await full_text(self._pool, log) if log.last_seq else ""
-        plain = await dialect.tokenize_plain(answer) if self._prompt and answer else None
+        plain = await dialect.tokenize_plain(answer) if by_ids else None
         grade = seam_grade(
             node.options,
-            prompt_by_ids=self._prompt is not None,
-            ids_known=log.ids_known,
+            prompt_by_ids=by_ids,
+            ids_known=answer_by_ids,
             plain_tokens=plain is not None,
             answer=answer,
         )
-        if grade is SeamGrade.TEXT and plain is not None and self._prompt is not None:
-            return grade, [*self._prompt, *plain], ""
-        beginning = self._first_prompt(node)
+        if grade is SeamGrade.TEXT and plain is not None:
+            return grade, [*prompt, *plain], ""
         if grade is SeamGrade.TEXT:
-            return grade, beginning + answer, ""
-        return grade, beginning, answer
+            return grade, self._prompt_text(node) + answer, ""
+        return grade, prompt if by_ids else self._prompt_text(node), answer
 
-    def _first_prompt(self, node: Node) -> Any:
-        """The prompt without any answer: ids where they are known, else rendered text."""
-        if self._prompt is not None and node.options.continuation != "text":
-            return list(self._prompt)
-        if not node.options.template:
-            raise SeamRefused("The node that is left needs text, and its template is not known.")
+    async def _prompt_ids(self, node: Node) -> list[int]:
+        """The ids of the prompt: rendered once, by the first node that is asked by ids."""
+        session = self._session
+        if self._prompt is None:
+            self._prompt = await node.dialect.render(session.model, session.request.messages)
+            if session.prompt_tokens is None:
+                session.prompt_tokens = len(self._prompt)
+            self._log.record(self._changed(
+                prompt_token_ids=packed(array("i", self._prompt).tobytes()),
+                prompt_tokens=session.prompt_tokens,
+            ))  # fmt: skip
+        return self._prompt
+
+    def _prompt_text(self, node: Node) -> str:
+        """The prompt without any answer, rendered here, for a node that takes text."""
         template = TEMPLATES[node.options.template]
         messages = self._session.request.messages
         for index, message in enumerate(messages):
-            if any(control in message["content"] for control in template.controls):
+            if contains_control(message["content"]):
                 raise InvalidRequest(
                     "The text spells a control token of the model, and its node takes text only.",
                     param=f"messages[{index}].content",
@@ -262,7 +325,8 @@ class StreamRunner:
         loop_time = asyncio.get_running_loop().time()
         session = self._session
         self._last_failure = failure
-        self._failed_at = loop_time
+        if self._failed_at is None:  # the reader has been waiting since the first failure
+            self._failed_at = loop_time
         self._failed_nodes = [*self._failed_nodes, node][-8:]
         self._failovers += 1
         self._failures_in_row += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from datetime import timedelta
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -104,6 +105,19 @@ def find_api_key(prefix_or_id: str) -> ApiKey:
     return found[0]
 
 
+def issue(key: ApiKey) -> str:
+    """Give a key that is not saved yet its secret, and save it. Raises ``Refused``."""
+    secret = f"ub-{'test' if key.is_test else 'live'}-{secrets.token_urlsafe(32)}"
+    key.prefix = secret[:PREFIX_LENGTH]
+    key.key_hash = key_hash(secret)
+    try:
+        key.clean_fields()
+    except ValidationError as exc:
+        raise Refused(" ".join(exc.messages)) from exc
+    key.save(force_insert=True)
+    return secret
+
+
 def key_hash(secret: str) -> str:
     """What is stored of a secret. 256 random bits need no slow hash."""
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -124,14 +138,6 @@ def _tenant(name: str) -> Tenant:
     return tenant
 
 
-def _new_key(*, is_test: bool, **columns: object) -> tuple[ApiKey, str]:
-    secret = f"ub-{'test' if is_test else 'live'}-{secrets.token_urlsafe(32)}"
-    key = ApiKey(
-        prefix=secret[:PREFIX_LENGTH], key_hash=key_hash(secret), is_test=is_test, **columns
-    )
-    try:
-        key.clean_fields()
-    except ValidationError as exc:
-        raise Refused(" ".join(exc.messages)) from exc
-    key.save()
-    return key, secret
+def _new_key(**columns: Any) -> tuple[ApiKey, str]:
+    key = ApiKey(**columns)
+    return key, issue(key)

@@ -7,7 +7,7 @@ from django.core import signing
 PREFIX = "ubd_"
 DEMO_TENANT = "demo"
 _SALT = "unbroken.demo"
-MAX_AGE = 12 * 3600.0
+MAX_AGE = 12 * 3600
 
 
 def mint_demo_token(end_user: str) -> str:
@@ -15,7 +15,7 @@ def mint_demo_token(end_user: str) -> str:
     return PREFIX + signing.dumps(end_user, salt=_SALT)
 
 
-def read_demo_token(token: str, max_age: float = MAX_AGE) -> str | None:
+def read_demo_token(token: str, max_age: int = MAX_AGE) -> str | None:
     """The end user of a token; None when it is forged or too old."""
     try:
         return signing.loads(token.removeprefix(PREFIX), salt=_SALT, max_age=max_age)

@@ -1,0 +1,58 @@
+"""``python -m bench [--quick] [--only NAME]``: measure, print, store.
+
+The engine is simulated (``tests/engine_simulator``) and runs on the same machine as everything
+else: compare the two ways within a run, not runs on different machines. ``docs/performance.md``
+explains the method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import measure, report
+from bench.seam import seam
+from bench.stacks import Bench, bench, machine, start_durable_services
+
+STREAMS = (1, 50, 200, 500)
+CASES: dict[str, Callable[[Bench, measure.Effort], dict[str, Any]]] = {
+    "first": measure.first_token,
+    **{
+        f"paced-{count}": lambda bench, effort, count=count: measure.paced(bench, count, effort)
+        for count in STREAMS
+    },
+    "saturated": measure.saturated,
+}
+NAMES = (*CASES, "seam")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="once, and briefly")
+    parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=str(NAMES))
+    options = parser.parse_args()
+    effort = measure.QUICK if options.quick else measure.FULL
+    names = options.only or NAMES
+    facts = machine(Path(tempfile.gettempdir()))
+    results: dict[str, dict[str, Any]] = {}
+
+    def note(name: str, figures: dict[str, Any]) -> None:
+        results[name] = figures
+        print(report.as_text(report.rows_of({name: figures})), flush=True)
+
+    postgres_pid = start_durable_services()
+    if any(name in CASES for name in names):
+        with bench(postgres_pid, measure.PACE) as running:
+            for name in (name for name in names if name in CASES):
+                note(name, CASES[name](running, effort))
+    if "seam" in names:
+        note("seam", seam(effort))
+    markdown = report.as_markdown(report.rows_of(results), facts)
+    print(f"\n{report.store(results, facts, markdown)}")
+
+
+if __name__ == "__main__":
+    main()

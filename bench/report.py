@@ -1,0 +1,136 @@
+"""Figures as a table for the terminal and for ``docs/performance.md``, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class Row(NamedTuple):
+    """One line: what, its value, and what it should be (empty: no goal)."""
+
+    what: str
+    value: str
+    goal: str = ""
+    met: bool | None = None
+
+
+def rows_of(results: dict[str, dict[str, Any]]) -> list[Row]:
+    rows: list[Row] = []
+    for name, figures in results.items():
+        kind, _, number = name.partition("-")
+        rows += _KINDS[kind](figures, int(number or 0))
+    return rows
+
+
+def _first(f: dict[str, Any], _: int) -> list[Row]:
+    return [
+        Row(
+            "time to first token, idle: direct / gateway / added (p50)",
+            f"{f['direct_ttft_p50']:.1f} / {f['gateway_ttft_p50']:.1f} / {f['added_p50']:.1f} ms",
+        )
+    ]
+
+
+def _paced(f: dict[str, Any], streams: int) -> list[Row]:
+    head = f"{streams} streams of 20 tokens/s"
+    over = f["added_lag_p99"]
+    goal = ("p99 ≤ 20 ms over direct", over <= 20) if streams == 200 else ("", None)
+    every = ("all", f["gateway_whole"] == streams) if streams == 500 else ("", None)
+    return [
+        Row(
+            f"{head}: lag p50, direct → gateway",
+            f"{f['direct_lag_p50']:.1f} → {f['gateway_lag_p50']:.1f} ms",
+        ),
+        Row(
+            f"{head}: lag p99, direct → gateway",
+            f"{f['direct_lag_p99']:.1f} → {f['gateway_lag_p99']:.1f} ms ({over:+.1f})",
+            *goal,
+        ),
+        Row(f"{head}: added to the first token (p50)", f"{f['added_ttft_p50']:.1f} ms"),
+        Row(
+            f"{head}: processor per token, gateway + PostgreSQL",
+            f"{f['gateway_cpu_us_per_token']:.0f} + {f['gateway_postgres_us_per_token']:.0f} µs"
+            f" (gateway {f['gateway_cpu_share']:.0%} of a core, kept waiting"
+            f" {f['gateway_cpu_waited']:.0%})",
+        ),
+        Row(f"{head}: whole answers", f"{f['gateway_whole']:.0f} of {streams}", *every),
+    ]
+
+
+def _saturated(f: dict[str, Any], _: int) -> list[Row]:
+    return [
+        Row(
+            "saturated, 50 streams: tokens/s, direct → gateway",
+            f"{f['direct_tokens_per_second']:,.0f} → {f['gateway_tokens_per_second']:,.0f}",
+        ),
+        Row("saturated: share of direct", f"{f['ratio']:.2f}", "≥ 0.35", f["ratio"] >= 0.35),
+        Row(
+            "saturated: processor per token, gateway + PostgreSQL",
+            f"{f['gateway_cpu_us_per_token']:.1f} + {f['gateway_postgres_us_per_token']:.1f} µs",
+        ),
+    ]
+
+
+def _seam(f: dict[str, Any], _: int) -> list[Row]:
+    return [
+        Row("node killed under 100 streams: gap beyond the pace, p50", f"{f['gap_p50']:.0f} ms",
+            "≤ 40 ms", f["gap_p50"] <= 40),
+        Row("node killed: gap p99", f"{f['gap_p99']:.0f} ms", "≤ 150 ms", f["gap_p99"] <= 150),
+        Row("node killed: longest gap", f"{f['gap_max']:.0f} ms"),
+        Row("the same, nothing killed: p99", f"{f['usual_gap_p99']:.0f} ms"),
+        Row("an idle engine asked by 100 at once: first token p50 / p99",
+            f"{f['burst_p50']:.0f} / {f['burst_p99']:.0f} ms"),
+        Row("the killed process's sockets are closed after", f"{f['closed']:.1f} ms"),
+        Row("crash noticed after, p50", f"{f['noticed_p50']:.1f} ms"),
+        Row("crash noticed after, slowest stream", f"{f['noticed_max']:.1f} ms", "≤ 50 ms",
+            f["noticed_max"] <= 50),
+        Row("whole answers / exact seams", f"{f['whole']:.0f} / {f['exact']:.0f}", "100 / 100",
+            f["whole"] == 100 and f["exact"] == 100),
+    ]  # fmt: skip
+
+
+_KINDS: dict[str, Callable[[dict[str, Any], int], list[Row]]] = {
+    "first": _first,
+    "paced": _paced,
+    "saturated": _saturated,
+    "seam": _seam,
+}
+
+
+def as_text(rows: list[Row]) -> str:
+    width = max(len(row.what) for row in rows)
+    marks = {None: "", True: "met", False: "MISSED"}
+    lines = [
+        f"{row.what:<{width}}  {row.value:<40}  {row.goal:<24} {marks[row.met]}".rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def as_markdown(rows: list[Row], machine: dict[str, Any]) -> str:
+    marks = {None: "", True: "met", False: "**missed**"}
+    lines = [
+        f"Measured {machine['date']} at commit {machine['commit']}, on {machine['cores']} cores of "
+        f"{machine['cpu']}, Linux {machine['kernel'].split('-')[0]}, Python {machine['python']}; a "
+        f"synchronous write takes {machine['fsync_ms']} ms.",
+        "",
+        "| what | value | goal | |",
+        "|---|---|---|---|",
+        *(f"| {row.what} | {row.value} | {row.goal} | {marks[row.met]} |" for row in rows),
+    ]
+    return "\n".join(lines)
+
+
+def store(results: dict[str, Any], machine: dict[str, Any], markdown: str) -> Path:
+    """Write ``results/<time>.json`` and ``.md``; returns the path of the first."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    path.write_text(json.dumps({"machine": machine, "results": results}, indent=1))
+    path.with_suffix(".md").write_text(markdown + "\n")
+    return path

@@ -1,0 +1,53 @@
+"""Actions that ask before they act, through a service, and leave a line in the object's history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from streaming.services.refused import Refused
+
+Action = Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse | None]
+
+
+def confirmed_action(
+    name: str, *, description: str, question: str, done: str, act: Callable[[Any], Any]
+) -> Action:
+    """An admin action; ``act`` gets each chosen object once somebody has said yes.
+
+    ``done`` is what the history and the message say, in the past tense.
+    """
+
+    @admin.action(description=description, permissions=["change"])
+    def action(
+        model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]
+    ) -> HttpResponse | None:
+        if "confirmed" not in request.POST:
+            context = {
+                **model_admin.admin_site.each_context(request),
+                "title": description,
+                "question": question,
+                "objects": queryset,
+                "action": name,
+                "checkbox_name": ACTION_CHECKBOX_NAME,
+                "opts": model_admin.model._meta,
+            }
+            return TemplateResponse(request, "admin/streaming/confirm.html", context)
+        for target in queryset:
+            try:
+                act(target)
+            except Refused as exc:
+                messages.error(request, str(exc))
+            else:
+                model_admin.log_change(request, target, done)
+                messages.success(request, f"{target}: {done}")
+        return None
+
+    action.__name__ = name
+    return action

@@ -1,0 +1,126 @@
+"""Sessions: found by what people hold in hand, explained on one page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from streaming.admin.content import MASKED, answer_text, may_view_content, request_text
+from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
+from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.search import id_range, reference_prefix
+from streaming.models import StreamSession
+
+
+class Interrupted(admin.SimpleListFilter):
+    """Whether an engine failed under the answer."""
+
+    title = "interruptions"
+    parameter_name = "interrupted"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Interrupted"), ("no", "Uninterrupted")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == "yes":
+            return queryset.filter(failovers__gt=0)
+        return queryset.filter(failovers=0) if self.value() == "no" else queryset
+
+
+@admin.register(StreamSession)
+class StreamSessionAdmin(ReadOnlyAdmin):
+    list_display = [
+        "reference", "tenant", "end_user", "model", "state", "tokens", "failovers", "cause",
+        "created",
+    ]  # fmt: skip
+    list_select_related = ["tenant"]
+    list_filter = ["state", Interrupted]
+    date_hierarchy = "created_at"
+    ordering = ["-created_at"]
+    search_fields = ["reference", "id", "request_id", "end_user"]
+    search_help_text = "Reference, session id, request id or end user; the beginning is enough."
+    inlines = [AttemptInline, EventInline, CheckpointInline]
+    fieldsets = [
+        (None, {"fields": [("reference", "id"), ("state", "finish_reason"), "cause", "error_code", "evidence"]}),
+        ("Who asked", {"fields": ["tenant", "api_key", "end_user", "request_id", "protocol"]}),
+        ("What was asked", {"fields": [("model", "model_requested"), "seed"]}),
+        ("Course", {
+            "fields": [
+                ("created_at", "first_token_at", "ended_at"), ("prompt_tokens", "completion_tokens"),
+                ("failovers", "discarded_tokens"), ("durable_seq", "delivered_seq"), ("owner", "epoch"),
+            ],
+        }),
+        ("Content", {"fields": ["request_shown", "answer_shown"], "classes": ["collapse"]}),
+    ]  # fmt: skip
+    readonly_fields = [
+        "id", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
+    ]  # fmt: skip
+
+    class Media:
+        css = {"all": ["streaming/admin.css"]}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        # The bodies are large; only the page of one session needs its own.
+        return super().get_queryset(request).defer("request", "prompt_token_ids")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        found = (
+            Q(reference__startswith=reference_prefix(term))
+            | Q(request_id__startswith=term)
+            | Q(end_user__startswith=term)
+        )
+        if between := id_range(term):
+            found |= Q(id__range=between)
+        return queryset.filter(found), False
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        session = super().get_object(request, object_id, from_field)
+        if session is not None:
+            # The methods below have no request; whether they may show content, only it can tell.
+            session.content_visible = may_view_content(request)
+        return session
+
+    @admin.display(ordering="completion_tokens")
+    def tokens(self, session: StreamSession) -> int:
+        return session.completion_tokens
+
+    @admin.display(ordering="created_at", description="created (UTC)")
+    def created(self, session: StreamSession) -> str:
+        return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
+
+    @admin.display(description="request")
+    def request_shown(self, session: StreamSession) -> SafeString | str:
+        return self._content(session, request_text)
+
+    @admin.display(description="answer")
+    def answer_shown(self, session: StreamSession) -> SafeString | str:
+        return self._content(session, answer_text)
+
+    @admin.display(description="durable up to")
+    def durable_seq(self, session: StreamSession) -> int:
+        return session.fence.durable_seq
+
+    @admin.display(description="delivered up to")
+    def delivered_seq(self, session: StreamSession) -> int:
+        return session.fence.delivered_seq
+
+    @admin.display(description="epoch")
+    def epoch(self, session: StreamSession) -> int:
+        return session.fence.epoch
+
+    def _content(self, session: Any, read: Any) -> SafeString | str:
+        if not getattr(session, "content_visible", False):
+            return MASKED
+        return format_html('<div class="unbroken-content">{}</div>', read(session))

@@ -1,0 +1,26 @@
+"""Tenants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from streaming.models import Tenant
+
+
+@admin.register(Tenant)
+class TenantAdmin(admin.ModelAdmin):
+    list_display = ["name", "display_name", "created_at"]
+    search_fields = ["name", "display_name"]
+    ordering = ["name"]
+    fields = ["name", "display_name", "created_at"]
+    readonly_fields = ["created_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> Any:
+        # Commands, logs and exports know a tenant by its name.
+        return [*self.readonly_fields, "name"] if obj else self.readonly_fields
+
+    def has_delete_permission(self, request: HttpRequest, obj: Tenant | None = None) -> bool:
+        return False  # sessions and money hang on it: revoke its keys instead
