@@ -27,8 +27,8 @@ class Effort:
     seam_repeats: int
 
 
-FULL = Effort(repeats=3, window=8.0, first_tokens=60, saturated_tokens=2000, seam_repeats=3)
-QUICK = Effort(repeats=1, window=4.0, first_tokens=20, saturated_tokens=1000, seam_repeats=1)
+FULL = Effort(repeats=3, window=8.0, first_tokens=60, saturated_tokens=6000, seam_repeats=3)
+QUICK = Effort(repeats=1, window=4.0, first_tokens=20, saturated_tokens=2000, seam_repeats=1)
 
 
 def repeated(times: int, measure: Callable[[], Figures]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _paced(bench: Bench, url: str, key: str, streams: int, effort: Effort) -> Fi
         "lag_p50": median(lags),
         "lag_p99": percentile(lags, 99),
         "lag_max": max(lags),
-        "tokens_per_second": len(lags) / (end - begin),
+        "tokens_due_per_second": len(lags) / (end - begin),
         "whole": sum(seen.whole for seen in result.streams),
     }
     if key:
@@ -134,6 +134,7 @@ def saturated(bench: Bench, effort: Effort, streams: int = 50) -> dict[str, Any]
                 figures |= {
                     "gateway_cpu_us_per_token": gateway.seconds() / tokens * 1e6,
                     "gateway_cpu_share": gateway.seconds() / seconds,
+                    "gateway_cpu_waited": gateway.waited() / seconds,
                     "gateway_postgres_us_per_token": postgres.seconds() / tokens * 1e6,
                 }
         ratio = figures["gateway_tokens_per_second"] / figures["direct_tokens_per_second"]

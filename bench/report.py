@@ -72,7 +72,8 @@ def _saturated(f: dict[str, Any], _: int) -> list[Row]:
         Row("saturated: share of direct", f"{f['ratio']:.2f}", "≥ 0.35", f["ratio"] >= 0.35),
         Row(
             "saturated: processor per token, gateway + PostgreSQL",
-            f"{f['gateway_cpu_us_per_token']:.1f} + {f['gateway_postgres_us_per_token']:.1f} µs",
+            f"{f['gateway_cpu_us_per_token']:.1f} + {f['gateway_postgres_us_per_token']:.1f} µs"
+            f" (gateway kept waiting {f['gateway_cpu_waited']:.0%})",
         ),
     ]
 

@@ -52,6 +52,10 @@ class Node:
             and now >= self.blocked_until
         )
 
+    def may_take_soon(self, model: str) -> bool:
+        """Whether only its next probe, which is under way, stands between it and ``model``."""
+        return self.accepting and self.health is Health.SUSPECT and model in self.models
+
 
 class Fleet:
     """All nodes. Changes wake those who wait for a node."""
@@ -72,17 +76,21 @@ class Fleet:
         return any(model in node.models for node in self.nodes.values())
 
     def choose(self, model: str, failed: Sequence[Node] = ()) -> Node | None:
-        """The least loaded node for ``model``.
+        """The least loaded node for ``model``; None: wait for a change.
 
         ``failed``: the nodes on which this answer has failed, oldest first; one of them is taken
-        only when there is no other, and then the one whose failure is longest ago.
+        only when there is no other, and then the one whose failure is longest ago. A suspect
+        counts as another until its probe has decided: going back at once would only fail again.
         """
         now = asyncio.get_running_loop().time()
         able = [node for node in self.nodes.values() if node.takes(model, now)]
+        undecided = [node for node in self.nodes.values() if node.may_take_soon(model)]
         for start in range(len(failed) + 1):
             candidates = [node for node in able if node not in failed[start:]]
             if candidates:
                 return least_loaded(candidates)
+            if any(node not in failed[start:] for node in undecided):
+                return None
         return None
 
     async def wait_for_change(self) -> None:

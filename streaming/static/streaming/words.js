@@ -3,7 +3,7 @@
 const CAUSES = {
   refused: "refused the connection",
   connection_reset: "died",
-  closed_early: "hung up",
+  closed_early: "died", // how a killed engine looks when the kernel could still close its stream
   malformed_event: "sent garbage",
   engine_error: "reported an error",
   engine_abort: "aborted",

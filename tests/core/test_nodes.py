@@ -1,0 +1,57 @@
+"""How nodes are written in the environment, and what may be configured about them."""
+
+from __future__ import annotations
+
+import pytest
+
+from streaming.core.nodes import NodeOptions, NodeSpec, parse_engine_nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("vllm+http://10.0.0.7:8000", NodeSpec("10.0.0.7:8000", "vllm", "http://10.0.0.7:8000")),
+        ("gpu-a=vllm+https://a.example/", NodeSpec("gpu-a", "vllm", "https://a.example")),
+        (" a=llamacpp+http://h:1/base/ ", NodeSpec("a", "llamacpp", "http://h:1/base")),
+        (
+            "a=vllm+http://h:1?continuation=text&template=chatml",
+            NodeSpec("a", "vllm", "http://h:1", NodeOptions("text", "chatml")),
+        ),
+    ],
+)
+def test_entries(text, spec):
+    assert NodeSpec.parse(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("http://h:1", "is not of the form"),
+        ("tgi+http://h:1", "unknown dialect 'tgi'"),
+        ("vllm+http://", "is not of the form"),
+        ("vllm+http://:80", "names no host"),
+        ("a b=vllm+http://h", "is not of the form"),
+        ("vllm+http://h?colour=red", "unknown node option 'colour'"),
+        ("vllm+http://h?continuation=magic", "continuation must be one of ids, text, regenerate"),
+        ("vllm+http://h?template=gemma", "template must be one of chatml, llama3"),
+        ("vllm+http://h?continuation=text", "continuation=text needs a template"),
+        ("vllm+http://h?continuation=regenerate", "continuation=regenerate needs a template"),
+    ],
+)
+def test_what_is_wrong_is_named(text, problem):
+    with pytest.raises(ValueError, match=problem):
+        NodeSpec.parse(text)
+
+
+def test_several_entries():
+    specs = parse_engine_nodes("a=vllm+http://h:1, b=llamacpp+http://h:2,")
+    assert [spec.name for spec in specs] == ["a", "b"]
+    assert parse_engine_nodes("") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["a=vllm+http://h:1,a=vllm+http://h:2", "a=vllm+http://h:1,b=vllm+http://h:1/"]
+)
+def test_a_doubled_entry_is_refused(text):
+    with pytest.raises(ValueError, match="given twice"):
+        parse_engine_nodes(text)

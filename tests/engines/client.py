@@ -1,0 +1,74 @@
+"""Dialects on recorded bytes: a transport that answers with them, cut as the test likes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+import orjson
+
+from streaming.core.chunks import Sampling, TokenChunk
+from streaming.engines.base import Dialect, Generation
+from streaming.engines.registry import dialect_for
+
+Answer = tuple[int, bytes]
+
+
+class _Bytes(httpx.AsyncByteStream):
+    def __init__(self, pieces: Sequence[bytes], error: Exception | None) -> None:
+        self._pieces = pieces
+        self._error = error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        if self._error is not None:
+            raise self._error
+
+
+class Recording:
+    """An engine that says what it is told to; remembers what it was asked."""
+
+    def __init__(
+        self,
+        name: str,
+        data: bytes = b"",
+        *,
+        status: int = 200,
+        headers: dict[str, str] | None = None,
+        piece: int = 0,
+        error: Exception | None = None,
+        calls: Callable[[str, Any], Any] | None = None,
+    ) -> None:
+        """``piece``: bytes a read brings (0: all); ``calls``: the JSON of other paths."""
+        self.asked: list[tuple[str, Any]] = []
+        pieces = [data[i : i + piece] for i in range(0, len(data), piece)] if piece else [data]
+
+        async def answer(request: httpx.Request) -> httpx.Response:
+            body = orjson.loads(request.content) if request.content else None
+            path = request.url.path
+            self.asked.append((path, body))
+            if calls is not None and "completion" not in path:
+                return httpx.Response(200, json=calls(path, body))
+            return httpx.Response(status, headers=headers, stream=_Bytes(pieces, error))
+
+        client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        self.dialect: Dialect = dialect_for(name, client, "http://engine")
+
+    async def chunks(self, generation: Generation) -> list[TokenChunk]:
+        return [c async for chunks in self.dialect.generate(generation) for c in chunks]
+
+
+def generation(prompt: Sequence[int] | str = (1, 2), **fields: Any) -> Generation:
+    return Generation(
+        **{
+            "model": "smollm2",
+            "prompt": prompt,
+            "max_tokens": 6,
+            "min_tokens": 0,
+            "sampling": Sampling(temperature=0),
+            "request_id": "s-1",
+            **fields,
+        }
+    )

@@ -1,0 +1,136 @@
+"""What HTTP statuses and broken connections mean, mocked and on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from gateway_project.embedded.process import free_port
+from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.engines.http import engine_client, error_message
+from streaming.engines.registry import dialect_for
+from tests.engines.client import Recording, generation
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_statuses_of_the_client(status):
+    engine = Recording("vllm", b'{"error":{"message":"too long"}}', status=status)
+    with pytest.raises(RejectedByEngine, match="too long") as caught:
+        await engine.chunks(generation())
+    assert (caught.value.status, caught.value.in_stream) == (status, False)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "cause", "retry_after"),
+    [
+        *((s, {}, Cause.BAD_STATUS, None) for s in (301, 401, 403, 404, 408, 409, 425, 500, 502)),
+        (429, {}, Cause.BUSY, None),
+        (503, {"retry-after": "7"}, Cause.BUSY, 7.0),
+        (429, {"retry-after": "0.5"}, Cause.BUSY, 0.5),
+        (503, {"retry-after": "Sun, 29 Nov 2026 17:00:00 GMT"}, Cause.BUSY, None),
+        (503, {"retry-after": "-1"}, Cause.BUSY, None),
+    ],
+)
+async def test_statuses_of_the_node(status, headers, cause, retry_after):
+    engine = Recording("llamacpp", b"no", status=status, headers=headers)
+    with pytest.raises(AttemptFailed) as caught:
+        await engine.chunks(generation())
+    assert (caught.value.cause, caught.value.retry_after) == (cause, retry_after)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":{"message":"m","code":400}}', "m"),
+        (b'{"error":"m"}', "m"),
+        (b'{"detail":"m"}', "m"),
+        (b'{"object":"error","message":"m"}', "m"),
+        (b'"m"', "m"),
+        (b" m \n", "m"),
+        (b"\xff", "\ufffd"),
+    ],
+)
+def test_error_bodies(body, message):
+    assert error_message(body) == message
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (httpx.ConnectError("no"), Cause.REFUSED),
+        (httpx.RemoteProtocolError("incomplete"), Cause.CLOSED),
+        (httpx.ReadTimeout("slow"), Cause.STALLED),
+        (httpx.ReadError("broken"), Cause.RESET),
+        (OSError("network"), Cause.RESET),
+    ],
+)
+async def test_errors_of_the_transport(error, cause):
+    with pytest.raises(AttemptFailed) as caught:
+        await Recording("vllm", b"", error=error).chunks(generation())
+    assert caught.value.cause is cause
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HALF = HEAD + b"10\r\ndata: {"
+
+
+class Server:
+    """Answers each request with some bytes, then closes or resets the connection."""
+
+    def __init__(self, data: bytes, *, reset: bool) -> None:
+        self._data = data
+        self._reset = reset
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self._data)
+        await writer.drain()
+        # The client reads what there is; a reset would overtake it.
+        await asyncio.sleep(0.05)
+        if self._reset:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with engine_client() as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("data", "reset", "cause"),
+    [
+        (b"", False, Cause.CLOSED),
+        (b"", True, Cause.RESET),
+        (HEAD, False, Cause.CLOSED),
+        (HEAD, True, Cause.RESET),
+        (HALF, False, Cause.CLOSED),
+        (HALF, True, Cause.RESET),
+        (HEAD + b"0\r\n\r\n", False, Cause.CLOSED),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", False, Cause.RESET),
+    ],
+)
+async def test_a_connection_that_breaks_says_how(client, data, reset, cause):
+    server = await asyncio.start_server(Server(data, reset=reset), "127.0.0.1")
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        dialect = dialect_for("vllm", client, f"http://127.0.0.1:{port}")
+        with pytest.raises(AttemptFailed) as caught:
+            async for _ in dialect.generate(generation()):
+                pass
+    assert caught.value.cause is cause
+
+
+async def test_nobody_listens(client):
+    dialect = dialect_for("vllm", client, f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(AttemptFailed) as caught:
+        async for _ in dialect.generate(generation()):
+            pass
+    assert caught.value.cause is Cause.REFUSED
