@@ -8,6 +8,7 @@ waits for slow peers; a stopping process lets its streams finish and its applica
 from __future__ import annotations
 
 import asyncio
+import gc
 import functools
 import ipaddress
 import logging
@@ -118,6 +119,7 @@ class GatewayServer(daphne.server.Server):
         runtime = await self._start()
         if runtime is None and self._stop_requested.is_set():
             return
+        settle_garbage_collector()
         port = GatewayPort._fromListeningDescriptor(
             reactor, self.listener.fileno(), self.listener.family, self.http_factory
         )
@@ -317,3 +319,13 @@ def _forward_failures(event: dict[str, Any]) -> None:
         logger.error(
             "error inside Twisted: %s", error, exc_info=(type(error), error, error.__traceback__)
         )
+
+
+def settle_garbage_collector() -> None:
+    """What is loaded now stays for good: full collections need not walk it again and again.
+
+    Unfrozen they stopped all streams for 150 to 200 ms every few seconds.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)

@@ -109,7 +109,25 @@ class GatewayTransport(tcp.Server):
 
     def write(self, data: bytes) -> None:
         self.written += len(data)
+        if self._nothing_waits() and data:
+            # Straight to the kernel: waiting for the reactor to call us "writable" costs two
+            # changes of its poll set for every event.
+            try:
+                data = data[self.socket.send(data) :]
+            except OSError:
+                pass  # full, or broken: then the reactor's own write meets it and reports it
+            if not data:
+                return
         super().write(data)
+
+    def _nothing_waits(self) -> bool:
+        return (
+            self.connected
+            and not self.disconnecting
+            and not self._writeDisconnected
+            and not self._tempDataBuffer
+            and self.offset == len(self.dataBuffer)
+        )
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
         self.write(b"".join(iovec))

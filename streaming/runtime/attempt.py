@@ -17,10 +17,13 @@ from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation
 from streaming.fleet.nodes import Node
 from streaming.runtime.live import LiveSession
+from streaming.runtime.stall import StallTimer
 from streaming.runtime.records import Record, RecordKind, now, printable
 
 # How long the usage may take that an engine sends after the answer has finished.
 USAGE_SECONDS = 0.25
+# Tokens that may wait for the journal before the engine is read no further for a while.
+UNWRITTEN_ENOUGH = 1000
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -68,6 +71,8 @@ class AttemptRun:
             finish = await self._read()
         except AttemptFailed as exc:
             self._ended(exc.cause.value, exc.detail)
+            # All streams of a dead node notice before the first of them asks another.
+            await asyncio.sleep(0)
             raise
         except RejectedByEngine as exc:
             self._ended("rejected", f"HTTP {exc.status}: {exc.message}")
@@ -82,22 +87,25 @@ class AttemptRun:
         log = self.session.log
         limits = conf()
         loop = asyncio.get_running_loop()
+        finish = None
         rehearse_at = min((n for n in self.session.rehearsal if n >= log.last_seq), default=None)
         stream = self.node.dialect.generate(self.generation)
         async with aclosing(stream):
             try:
-                async with asyncio.timeout(limits.first_token_timeout) as stall:
-                    async for chunks in stream:
-                        self._last_data = loop.time()
-                        finish = self._take(chunks, rehearse_at)
-                        if finish is not None:
-                            stall.reschedule(None)
-                            await self._read_usage(stream)
-                            return finish
-                        if log.unwritten > 1000:
-                            stall.reschedule(None)
-                            await self.room()
-                        stall.reschedule(loop.time() + limits.stall_timeout)
+                async with asyncio.timeout(None) as timeout:
+                    stall = StallTimer(timeout, limits.first_token_timeout)
+                    with stall:
+                        async for chunks in stream:
+                            self._last_data = stall.moved(loop.time(), limits.stall_timeout)
+                            finish = self._take(chunks, rehearse_at)
+                            if finish is not None:
+                                break
+                            if log.unwritten > UNWRITTEN_ENOUGH:
+                                with stall.paused():
+                                    await self.room()
+                    if finish is not None:
+                        await self._read_usage(stream)
+                        return finish
             except TimeoutError as exc:
                 silence = loop.time() - self._last_data
                 cause = Cause.NO_FIRST_TOKEN if self._first_token is None else Cause.STALLED

@@ -21,6 +21,8 @@ from psycopg import errors as pg
 from streaming.conf import conf
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError, SessionLost
+from streaming.runtime import pg_arrays
+from streaming.runtime.pg_arrays import bytea_array, int8_array, uuid_array
 from streaming.runtime.records import STATEMENTS, Record, RecordKind, now
 from streaming.runtime.token_log import Batch, SessionLog, terminal_bytes
 
@@ -29,7 +31,7 @@ logger = logging.getLogger(__name__)
 FLUSH = """
 WITH batch AS (
     SELECT * FROM unnest(
-        %b::uuid[], %b::int8[], %b::int2[], %b::int8[], %b::int8[],
+        %b::uuid[], %b::int8[], %b::int8[], %b::int8[], %b::int8[],
         %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int8[]
     ) AS b(session_id, epoch, attempt, first_seq, last_seq,
            token_ids, text, text_ends, digest, terminal, delivered)
@@ -182,6 +184,8 @@ class Journal:
             try:
                 async with asyncio.timeout(FLUSH_SECONDS):
                     passed = await self._write(batches)
+            except (pg.DeadlockDetected, pg.SerializationFailure):
+                continue  # rolled back, and nothing is wrong with the connection that holds our lock
             except Exception as exc:  # noqa: BLE001  whatever it is, it must not end the writing
                 if not _is_unavailable(exc):
                     await self._isolate(batches, exc)
@@ -289,17 +293,17 @@ class Journal:
         cursor = await self._connection.execute(
             FLUSH,
             (
-                [batch.log.session_id for batch in batches],
-                [batch.log.epoch for batch in batches],
-                [batch.attempt for batch in batches],
-                [batch.segment.first_seq for batch in batches],
-                [batch.segment.last_seq for batch in batches],
-                [batch.token_ids for batch in batches],
-                [batch.text for batch in batches],
-                [batch.segment.ends.tobytes() for batch in batches],
-                [batch.digest for batch in batches],
-                [terminal_bytes(batch.segment.terminal) for batch in batches],
-                [batch.log.delivered_seq for batch in batches],
+                uuid_array([batch.log.session_id for batch in batches]),
+                int8_array([batch.log.epoch for batch in batches]),
+                int8_array([batch.attempt for batch in batches]),
+                int8_array([batch.segment.first_seq for batch in batches]),
+                int8_array([batch.segment.last_seq for batch in batches]),
+                bytea_array([batch.token_ids for batch in batches]),
+                bytea_array([batch.text for batch in batches]),
+                bytea_array([batch.segment.ends.tobytes() for batch in batches]),
+                bytea_array([batch.digest for batch in batches]),
+                bytea_array([terminal_bytes(batch.segment.terminal) for batch in batches]),
+                int8_array([batch.log.delivered_seq for batch in batches]),
             ),
             binary=True,
         )
@@ -321,6 +325,7 @@ class Journal:
             application_name=f"unbroken journal {self._instance_id}",
             options=TCP_OPTIONS,
         )
+        pg_arrays.register(connection)
         try:
             # After a broken connection the server may hold our lock for a moment longer.
             async with asyncio.timeout(FLUSH_SECONDS):
