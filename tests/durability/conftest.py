@@ -59,7 +59,7 @@ def creation(log: SessionLog, owner: int, **values: Any) -> Record:
         "id": log.session_id, "reference": reference_code(), "tenant_id": 1, "api_key_id": None,
         "end_user": "", "request_id": "", "protocol": "openai", "model": "m", "model_requested": "m",
         "request": packed(b"{}"), "seed": None, "state": "created", "owner_id": owner,
-        "created_at": now(), "epoch": log.epoch, **values,
+        "created_at": now(), "epoch": log.epoch, "on_disconnect": "suspend", **values,
     }  # fmt: skip
     return Record(RecordKind.SESSION_CREATED, row)
 
