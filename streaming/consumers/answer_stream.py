@@ -83,6 +83,7 @@ class AnswerStream:
             async with aclosing(self._attachment.pieces()) as pieces:
                 async for piece in pieces:
                     if self._resumable and self._must_move(loop.time()):
+                        self._attachment.expect_back()
                         await self._send(MOVE)
                         return
                     if piece is not None:

@@ -29,7 +29,7 @@ SELECT s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_disconne
     s.request, s.prompt_token_ids, s.prompt_tokens, s.state, s.finish_reason, s.error_code, s.cause,
     s.owner_id, s.protocol, s.created_at, s.ended_at, s.resume_until, s.purged_at,
     s.completion_tokens, s.failovers, s.discarded_tokens, f.epoch, f.durable_seq, f.delivered_seq,
-    f.stop_requested, {OWNER_IS_DEAD}
+    f.stop_requested, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
 FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 JOIN streaming_tenant t ON t.id = s.tenant_id
@@ -71,11 +71,26 @@ class StoredSession:
     durable_seq: int
     delivered_seq: int
     stop_requested: bool
+    window_is_over: bool
+    """Suspended, and nobody has come back in time."""
     owner_is_dead: bool
 
     @property
     def ended(self) -> bool:
         return self.state.is_end
+
+    def may_be_taken_by(self, instance_id: int) -> bool:
+        """Nobody works on it. (One's own may be taken by whoever has lost its runner.)"""
+        if self.ended:
+            return False
+        is_own = self.owner_id == instance_id
+        return self.state is SessionState.SUSPENDED or self.owner_is_dead or is_own
+
+    def may_end_as(self, state: SessionState) -> bool:
+        """Whether that is still what has to become of it: others may have been faster."""
+        if state is SessionState.SUSPENDED:
+            return self.state is not SessionState.SUSPENDED
+        return state is not SessionState.ABANDONED or self.window_is_over
 
     def belongs_to(self, principal: Principal) -> bool:
         """Whether the principal may see it: same tenant, and same end user."""
@@ -103,14 +118,16 @@ async def take_over(
     """
     async with pool.connection() as connection, connection.transaction():
         cursor = await connection.execute(
-            "UPDATE session_fence SET epoch = epoch + 1 WHERE session_id = %s AND epoch = %s RETURNING epoch",
+            "UPDATE session_fence SET epoch = epoch + 1, readers_until = NULL"
+            " WHERE session_id = %s AND epoch = %s RETURNING epoch",
             (stored.id, stored.epoch),
         )
         won = await cursor.fetchone()
         if won is None:
             return None
         cursor = await connection.execute(
-            "UPDATE streaming_streamsession SET owner_id = %s, state = 'recovering', resume_until = NULL"
+            "UPDATE streaming_streamsession SET owner_id = %s, state = 'recovering', cause = '',"
+            " resume_until = NULL"
             " WHERE id = %s AND ended_at IS NULL",
             (instance_id, stored.id),
         )
@@ -199,13 +216,20 @@ async def restore(
 
 
 # Sessions whose owner is gone and that nobody reads: a gateway must say what becomes of them.
+# After a crash their readers have the grace period to come back: it was not they who left.
 ORPHANS = f"""
 SELECT s.id, s.on_disconnect, s.state = 'suspended' FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 LEFT JOIN streaming_gatewayinstance i ON i.id = s.owner_id
 WHERE s.ended_at IS NULL AND CASE WHEN s.state = 'suspended' THEN s.resume_until < now()
-    ELSE coalesce(f.readers_until < now(), true) AND {OWNER_IS_DEAD} END
+    ELSE coalesce(f.readers_until < now(), true) AND {OWNER_IS_DEAD} AND (i.id IS NULL
+        OR i.stopped_at IS NOT NULL OR i.heartbeat_at < now() - make_interval(secs => %s)) END
 LIMIT 50
+"""
+
+OWNED = """
+SELECT id FROM streaming_streamsession
+WHERE owner_id = %s AND ended_at IS NULL AND state <> 'suspended'
 """
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from streaming.conf import conf
 from streaming.core.state import SessionState
 from streaming.runtime.instance import OWNER_IS_DEAD
+from streaming.runtime.reader import Reader
 from streaming.runtime.token_log import LogSlice
 
 logger = logging.getLogger(__name__)
@@ -32,9 +33,17 @@ JOIN session_fence f ON f.session_id = s.id
 LEFT JOIN streaming_gatewayinstance i ON i.id = s.owner_id
 WHERE s.id = ANY(%s)
 """
-# Tells the owner that somebody reads, whatever becomes of the hints.
+# Tells the owner that somebody reads, whatever becomes of the hints, and what has been delivered.
+# It takes many rows that flushes take too, in another order: it must never wait for one.
 _LEASE = """
-UPDATE session_fence SET readers_until = now() + interval '3 seconds' WHERE session_id = ANY(%s)
+WITH free AS (
+    SELECT f.session_id, b.delivered FROM session_fence f
+    JOIN unnest(%s::uuid[], %s::int8[]) AS b(session_id, delivered) USING (session_id)
+    FOR NO KEY UPDATE OF f SKIP LOCKED
+)
+UPDATE session_fence f SET readers_until = now() + interval '3 seconds',
+    delivered_seq = greatest(f.delivered_seq, least(free.delivered, f.durable_seq))
+FROM free WHERE f.session_id = free.session_id RETURNING f.session_id
 """
 
 
@@ -47,9 +56,8 @@ class RemoteLog:
         self.state = SessionState.CREATED
         self.owner_id: int | None = None
         self.lost: Exception | None = None
-        self.users = 0
-        #: Whether a reader has everything that is durable and waits for more.
-        self.wanted = False
+        self.readers: set[Reader] = set()
+        self.leased_at = 0.0
         self._waiters: set[asyncio.Future[None]] = set()
 
     def __repr__(self) -> str:
@@ -58,7 +66,6 @@ class RemoteLog:
     def slice_after(self, seq: int) -> LogSlice | None:
         """None: nothing new is known of. Raises ``LookupError``: it is in PostgreSQL."""
         if seq >= self.durable_seq:
-            self.wanted = True
             return None
         raise LookupError("read PostgreSQL")
 
@@ -112,20 +119,22 @@ class Follower:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    @contextmanager
-    def follow(self, session_id: UUID) -> Iterator[RemoteLog]:
-        """Follow a session while the block runs."""
+    def follow(self, session_id: UUID, reader: Reader) -> RemoteLog:
+        """Follow a session for ``reader``, until it leaves."""
         log = self._logs.get(session_id)
         if log is None:
             log = self._logs[session_id] = RemoteLog(session_id)
-        log.users += 1
+        log.readers.add(reader)
         self._hurry.set()
-        try:
-            yield log
-        finally:
-            log.users -= 1
-            if log.users == 0:
-                self._logs.pop(session_id, None)
+        return log
+
+    def leave(self, session_id: UUID, reader: Reader) -> None:
+        """``reader`` does not follow any more. Does nothing if it did not."""
+        log = self._logs.get(session_id)
+        if log is not None:
+            log.readers.discard(reader)
+            if not log.readers:
+                del self._logs[session_id]
 
     def wake_all(self) -> None:
         """Have every reader look again."""
@@ -139,17 +148,13 @@ class Follower:
             log.learned(durable_seq)
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        leased_at = 0.0
         while True:
             await self._hurry.wait()
             self._hurry.clear()
             try:
                 if self._logs:
                     await self._poll()
-                    if loop.time() - leased_at >= LEASE_SECONDS:
-                        leased_at = loop.time()
-                        await self._lease()
+                    await self._lease(asyncio.get_running_loop().time())
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("followed sessions cannot be polled: %s", exc)
             if self._logs:
@@ -174,18 +179,33 @@ class Follower:
             if changed:
                 log.wake()
             if state is SessionState.SUSPENDED:
-                if log.wanted and log.durable_seq <= durable_seq:
+                # A reader that is stuck is why it was suspended.
+                if any(not self._is_stuck(log, reader) for reader in log.readers):
                     self._take_over(session_id, "resumed")
             elif not state.is_end and owner_is_dead:
                 self._take_over(session_id, "gateway_crash")
 
-    async def _lease(self) -> None:
-        live = [log for log in self._logs.values() if not log.state.is_end]
-        if not live:
+    def _is_stuck(self, log: RemoteLog, reader: Reader) -> bool:
+        now = asyncio.get_running_loop().time()
+        return reader.is_stuck(log.durable_seq, now, conf().grace_seconds)
+
+    async def _lease(self, now: float) -> None:
+        due = [
+            log
+            for log in self._logs.values()
+            if now - log.leased_at >= LEASE_SECONDS
+            and not log.state.is_end
+            and any(not self._is_stuck(log, reader) for reader in log.readers)
+        ]
+        if not due:
             return
+        delivered = [max(reader.look() for reader in log.readers) for log in due]
         async with self._pool.connection() as connection:
-            await connection.execute(_LEASE, ([log.session_id for log in live],))
-        for log in live:
+            cursor = await connection.execute(_LEASE, ([log.session_id for log in due], delivered))
+            leased = {row[0] for row in await cursor.fetchall()}
+        for log in due:
+            if log.session_id in leased:
+                log.leased_at = now
             if log.owner_id is not None and log.owner_id != self._instance_id:
                 await self._watch(log.session_id, log.owner_id)
 
@@ -201,6 +221,8 @@ class Follower:
             await self._adopt(session_id, reason)
         except (psycopg.Error, PoolTimeout) as exc:
             logger.info("session %s cannot be taken over yet: %s", session_id, exc)
+        except Exception:  # the edge of the task
+            logger.exception("a takeover failed", extra={"session": str(session_id)})
         log = self._logs.get(session_id)
         if log is not None:
             log.wake()

@@ -37,6 +37,18 @@ ORPHAN_SECONDS = 2.0
 WATCH_SECONDS = 3.0
 SUSPEND_SECONDS = 5.0
 
+STORE_DELIVERED = """
+WITH moved AS (
+    UPDATE session_fence f SET delivered_seq = least(b.seq, f.durable_seq)
+    FROM (SELECT %s::uuid AS session_id, %s::int8 AS seq) b, session_fence former
+    WHERE f.session_id = b.session_id AND former.session_id = b.session_id
+        AND f.delivered_seq <= %s
+    RETURNING f.session_id, f.delivered_seq > former.delivered_seq AS further
+)
+UPDATE streaming_streamsession s SET evidence_of_delivery = %s
+FROM moved WHERE s.id = moved.session_id AND (further OR evidence_of_delivery = ANY(%s))
+"""
+
 
 class Gateway:
     """The running parts of this process. ``start()`` makes the one there is; ``current()`` finds it."""
@@ -56,6 +68,7 @@ class Gateway:
         self.follower = Follower(pool, instance_id, self.adopt, self._ask_for_hints)
         self.presence = Presence(pool, lambda: list(self.sessions.values()))
         self.draining = False
+        self._adopting: set[UUID] = set()
         self._watchers: dict[UUID, dict[int, float]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -91,13 +104,27 @@ class Gateway:
 
         False: it is somebody else's, has ended, or this process takes nothing more.
         """
-        if session_id in self.sessions or (self.draining and end is None):
+        if session_id in self.sessions or session_id in self._adopting:
             return False
+        if self.draining and end is None:
+            return False
+        self._adopting.add(session_id)
+        try:
+            return await self._adopt(session_id, reason, end)
+        finally:
+            self._adopting.discard(session_id)
+
+    async def _adopt(self, session_id: UUID, reason: str, end: SessionEnd | None) -> bool:
         stored = await adoption.stored_session(self.pool, session_id)
-        if stored is None or stored.ended:
+        # What the caller has seen may be over: another process was faster.
+        if stored is None or not stored.may_be_taken_by(self.instance_id):
             return False
-        if stored.stop_requested and end is None:
+        if end is None and stored.stop_requested:
             end = SessionEnd(SessionState.STOPPED, cause="client_stop")
+        elif end is None and stored.window_is_over:
+            end = SessionEnd(SessionState.ABANDONED, cause="abandoned")
+        if end is not None and not stored.may_end_as(end.state):
+            return False
         epoch = await adoption.take_over(self.pool, stored, self.instance_id, reason)
         if epoch is None:
             return False
@@ -110,14 +137,11 @@ class Gateway:
 
     async def store_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
         """Move the delivered mark up to ``seq``; it never goes back, and never beyond the log."""
+        weaker = [kind.name.lower() for kind in Evidence if kind < evidence]
         try:
             async with self.pool.connection() as connection:
                 await connection.execute(
-                    "WITH moved AS (UPDATE session_fence SET delivered_seq = least(%s, durable_seq)"
-                    " WHERE session_id = %s AND delivered_seq <= %s RETURNING session_id)"
-                    " UPDATE streaming_streamsession s SET evidence_of_delivery = %s"
-                    " FROM moved WHERE s.id = moved.session_id",
-                    (seq, session_id, seq, evidence.name.lower()),
+                    STORE_DELIVERED, (session_id, seq, seq, evidence.name.lower(), weaker)
                 )
         except (psycopg.Error, PoolTimeout) as exc:
             logger.warning("a delivered mark was not stored: %s", exc)
@@ -224,17 +248,34 @@ class Gateway:
                 logger.info("no heartbeat: %s", exc)
 
     async def _look_for_orphans_forever(self) -> None:
+        unserved: set[UUID] = set()
         while True:
             await asyncio.sleep(ORPHAN_SECONDS)
             try:
-                async with self.pool.connection() as connection:
-                    cursor = await connection.execute(adoption.ORPHANS)
-                    rows = await cursor.fetchall()
-                for session_id, on_disconnect, suspended in rows:
-                    end = adoption.end_of_orphan(on_disconnect, suspended)
-                    await self.adopt(session_id, end.cause if end else "gateway_crash", end)
+                unserved = await self._look_for_orphans(unserved)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("orphans cannot be looked for: %s", exc)
+            except Exception:  # one bad session must not end the search for all others
+                logger.exception("an orphan could not be taken over")
+
+    async def _look_for_orphans(self, unserved: set[UUID]) -> set[UUID]:
+        """End, suspend or go on with what nobody works on.
+
+        ``unserved``: sessions of this process that had no runner the last time; the answer is the
+        same of now. What is among both has lost it: a takeover broke off, or an end was not stored.
+        """
+        async with self.pool.connection() as connection:
+            cursor = await connection.execute(adoption.ORPHANS, (conf().grace_seconds,))
+            orphans = await cursor.fetchall()
+            cursor = await connection.execute(adoption.OWNED, (self.instance_id,))
+            owned = {row[0] for row in await cursor.fetchall()}
+        for session_id, on_disconnect, suspended in orphans:
+            end = adoption.end_of_orphan(on_disconnect, suspended)
+            await self.adopt(session_id, end.cause if end else "gateway_crash", end)
+        now_unserved = owned - self.sessions.keys() - self._adopting
+        for session_id in now_unserved & unserved:
+            await self.adopt(session_id, "runner_lost")
+        return now_unserved
 
 
 _current: Gateway | None = None

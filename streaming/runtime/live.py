@@ -55,10 +55,14 @@ class LiveSession:
     cached_prompt_tokens: int | None = None
     controls: list[ControlEvent] = field(default_factory=list)
     readers: set[Reader] = field(default_factory=set)
+    was_read: bool = False
+    """Whether anybody has read it yet, since it was created, taken over or had to move."""
     lonely_since: float | None = None
     """Loop time since which nobody reads it."""
     evidence: Evidence = Evidence.NONE
     task: asyncio.Task[None] | None = None
+    has_begun: bool = False
+    """Whether its runner has taken its first step."""
     end_request: SessionEnd | None = None
     """Set when the session is asked to end; its runner does it."""
 
@@ -77,12 +81,22 @@ class LiveSession:
 
     @property
     def grace(self) -> float:
-        """Seconds for which it goes on without a reader."""
-        return 0.0 if self.principal.on_disconnect == "cancel" else conf().grace_seconds
+        """Seconds for which it goes on without a reader: one that has yet to come gets its time."""
+        is_cancelled_at_once = self.principal.on_disconnect == "cancel" and self.was_read
+        return 0.0 if is_cancelled_at_once else conf().grace_seconds
+
+    def join(self, reader: Reader) -> None:
+        """``reader`` reads it here."""
+        self.was_read = True
+        self.readers.add(reader)
+
+    def expect_back(self) -> None:
+        """A reader was sent to another connection: it has not left, and gets its time to come."""
+        self.was_read = False
 
     def note_delivered(self, seq: int, evidence: Evidence) -> None:
         """There is evidence that tokens up to ``seq`` have reached a reader."""
-        if seq > self.log.delivered_seq:
+        if (seq, evidence) > (self.log.delivered_seq, self.evidence):
             self.log.delivered_seq = seq
             self.evidence = evidence
 
@@ -90,7 +104,8 @@ class LiveSession:
         """Have the runner end the session; the first request counts. Does nothing after the end."""
         if self.end_request is None and not self.state.is_end:
             self.end_request = end
-            if self.task is not None:
+            # A task that is cancelled before its first step never runs at all.
+            if self.task is not None and self.has_begun:
                 self.task.cancel()
 
 

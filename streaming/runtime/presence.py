@@ -15,7 +15,6 @@ from uuid import UUID
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from streaming.conf import conf
 from streaming.core.state import SessionState
 from streaming.errors import SessionLost
 from streaming.runtime.live import LiveSession, SessionEnd
@@ -23,7 +22,6 @@ from streaming.runtime.live import LiveSession, SessionEnd
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
-VANISHED_LOOK_SECONDS = 2.0
 FENCE_SECONDS = 1.0
 
 _FENCES = """
@@ -52,14 +50,11 @@ class Presence:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        looked_at_fences = looked_at_sockets = 0.0
+        looked_at_fences = 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             sessions = [session for session in self._sessions() if not session.state.is_end]
             now = loop.time()
-            if now - looked_at_sockets >= VANISHED_LOOK_SECONDS:
-                looked_at_sockets = now
-                cut_vanished(sessions)
             lonely = [session for session in sessions if self._is_lonely(session, now)]
             try:
                 if now - looked_at_fences >= FENCE_SECONDS:
@@ -83,8 +78,7 @@ class Presence:
         present = False
         for reader in session.readers:
             session.note_delivered(reader.look(), reader.evidence)
-            lead = session.log.durable_seq - reader.cursor
-            stuck = lead > conf().max_lead and now - reader.progressed_at > session.grace
+            stuck = reader.is_stuck(session.log.durable_seq, now, session.grace)
             present = present or not stuck
         if present:
             session.lonely_since = None
@@ -111,15 +105,6 @@ class Presence:
             if readers:
                 elsewhere.add(session_id)
         return elsewhere
-
-
-def cut_vanished(sessions: Iterable[LiveSession]) -> None:
-    """End the connections whose peer is gone without a word: a phone in a tunnel sends no FIN."""
-    for session in sessions:
-        for reader in list(session.readers):
-            if reader.has_vanished(conf().vanished_seconds) and reader.socket is not None:
-                logger.info("a reader has vanished", extra={"session": str(session.id)})
-                reader.socket.abort()
 
 
 def apply_policy(session: LiveSession) -> None:

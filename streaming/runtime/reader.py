@@ -12,6 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from streaming.conf import conf
+
 WEAK_RTT_US = 300_000
 WEAK_RETRANSMITS = 3
 
@@ -34,8 +36,6 @@ class Socket(Protocol):
     def taken(self) -> int | None: ...
 
     def tcp_info(self) -> Any: ...
-
-    def abort(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -78,19 +78,9 @@ class Reader:
                 self._prove(self._marks.popleft()[1], Evidence.SOCKET)
         return self.delivered_seq
 
-    def has_vanished(self, after: float) -> bool:
-        """Whether the peer answers nothing to what is being sent again and again.
-
-        ``after``: seconds without an acknowledgement. A peer whose window is zero acknowledges our
-        probes: it is slow, not gone. (TCP keep-alive cannot tell: it waits while data is unacked.)
-        """
-        info = None if self.socket is None else self.socket.tcp_info()
-        return (
-            info is not None
-            and info.unacked_segments > 0
-            and info.retransmits > 0
-            and info.ms_since_ack > after * 1000
-        )
+    def is_stuck(self, durable_seq: int, now: float, grace: float) -> bool:
+        """Whether it is connected but takes nothing: such a reader counts as absent."""
+        return durable_seq - self.cursor > conf().max_lead and now - self.progressed_at > grace
 
     @property
     def is_weak(self) -> bool:

@@ -35,6 +35,7 @@ from streaming.runtime.attempt import AttemptRun
 from streaming.runtime.journal import Journal, down_too_long, record_event
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.log_reader import full_text
+from streaming.runtime.reader import Evidence
 from streaming.runtime.records import Record, RecordKind, now, packed
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ class StreamRunner:
     async def run(self) -> None:
         """Run to the end. Raises only ``CancelledError``, when the process goes down."""
         session = self._session
+        session.has_begun = True
         try:
             end = session.end_request or await self._produce()
         except asyncio.CancelledError:
@@ -418,7 +420,7 @@ class StreamRunner:
                 prompt_tokens=session.prompt_tokens,
                 discarded_tokens=self._discarded,
                 failovers=self._failovers,
-                evidence_of_delivery=session.evidence.name.lower(),
+                evidence_of_delivery=self._evidence(),
                 ended_at=at,
             ),
             record_event(session.id, end.state.value, completion_tokens + 1, at, cause=end.cause),
@@ -443,7 +445,7 @@ class StreamRunner:
                 prompt_tokens=session.prompt_tokens,
                 discarded_tokens=self._discarded,
                 failovers=self._failovers,
-                evidence_of_delivery=session.evidence.name.lower(),
+                evidence_of_delivery=self._evidence(),
                 suspended_at=at,
                 resume_until=at + timedelta(seconds=conf().resume_window),
             ),
@@ -467,6 +469,11 @@ class StreamRunner:
             logger.warning(
                 "the end was not stored: %s", exc, extra={"session": str(self._session.id)}
             )
+
+    def _evidence(self) -> str | None:
+        """None where nothing is known here: what is stored, from before a takeover, stands."""
+        evidence = self._session.evidence
+        return None if evidence is Evidence.NONE else evidence.name.lower()
 
     def _changed(self, **values: Any) -> Record:
         known = {name: value for name, value in values.items() if value is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from uuid import UUID
 
 from streaming.core.state import SessionState
@@ -37,6 +37,8 @@ class Attachment:
         self.session_id = session_id
         self.reader = reader
         self._remote: RemoteLog | None = None
+        #: Set when the reader is told to come back on another connection.
+        self.sent_away = False
 
     @property
     def live(self) -> LiveSession | None:
@@ -63,47 +65,68 @@ class Attachment:
     async def pieces(self) -> AsyncGenerator[LogSlice | None]:
         """Everything durable after the reader's cursor, as it becomes durable, to the terminal record.
 
-        None is yielded when there is news of another kind. Raises ``JournalUnavailable``, and what
-        ended the log when it cannot be read on anywhere.
+        None is yielded when there is news of another kind. Raises ``JournalUnavailable``,
+        ``SessionPurged``, and what ended the log when it cannot be read on anywhere.
         """
-        gateway, reader = self._gateway, self.reader
-        seq = reader.cursor
-        with ExitStack() as stack:
-            while True:
-                log = self._log(stack)
-                try:
-                    piece = log.slice_after(seq)
-                except LookupError:
-                    piece = await slice_from_database(gateway.pool, self.session_id, seq)
-                if piece is not None:
-                    yield piece
-                    seq = piece.last_seq
-                    if piece.terminal is not None:
-                        return
-                    continue
-                if isinstance(log, SessionLog) and log.lost is not None:
-                    if not isinstance(log.lost, SessionLost):
-                        raise log.lost
-                    # Somebody else owns it now: follow it there.
-                    continue
-                if down_too_long(gateway.journal):
-                    raise JournalUnavailable
-                try:
-                    async with asyncio.timeout(LOOK_AGAIN_SECONDS):
-                        await log.changed()
-                except TimeoutError:
-                    pass
-                yield None
+        gateway = self._gateway
+        seq = self.reader.cursor
+        while True:
+            log = self._log()
+            try:
+                piece = log.slice_after(seq)
+            except LookupError:
+                piece = await slice_from_database(gateway.pool, self.session_id, seq)
+                if piece is None:
+                    raise SessionPurged from None
+            if piece is not None:
+                yield piece
+                seq = piece.last_seq
+                if piece.terminal is not None:
+                    return
+                continue
+            if isinstance(log, SessionLog) and log.lost is not None:
+                if not isinstance(log.lost, SessionLost):
+                    raise log.lost
+                # Somebody else owns it now: follow it there.
+                continue
+            if down_too_long(gateway.journal):
+                raise JournalUnavailable
+            try:
+                async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                    await log.changed()
+            except TimeoutError:
+                pass
+            yield None
 
-    def _log(self, stack: ExitStack) -> SessionLog | RemoteLog:
+    def _log(self) -> SessionLog | RemoteLog:
+        """The log as it can be read at the moment: here, or from afar."""
         live = self._gateway.sessions.get(self.session_id)
         if live is not None and not isinstance(live.log.lost, SessionLost):
-            live.readers.add(self.reader)
-            stack.callback(live.readers.discard, self.reader)
+            self._stop_following()
+            live.join(self.reader)
             return live.log
         if self._remote is None:
-            self._remote = stack.enter_context(self._gateway.follower.follow(self.session_id))
+            self._remote = self._gateway.follower.follow(self.session_id, self.reader)
         return self._remote
+
+    def _stop_following(self) -> None:
+        if self._remote is not None:
+            self._remote = None
+            self._gateway.follower.leave(self.session_id, self.reader)
+
+    def expect_back(self) -> None:
+        """The reader is being sent to another connection."""
+        if (live := self.live) is not None:
+            live.expect_back()
+
+    def leave(self) -> None:
+        """The reader is gone."""
+        self._stop_following()
+        live = self._gateway.sessions.get(self.session_id)
+        if live is not None:
+            live.readers.discard(self.reader)
+            if self.sent_away:
+                live.expect_back()
 
 
 async def find(gateway: Gateway, principal: Principal, session_id: UUID) -> StoredSession:
@@ -137,13 +160,11 @@ def attached(
     attachment = Attachment(gateway, session_id, reader)
     live = attachment.live
     if live is not None:
-        live.readers.add(reader)
+        live.join(reader)
     try:
         yield attachment
     finally:
-        live = gateway.sessions.get(session_id)
-        if live is not None:
-            live.readers.discard(reader)
+        attachment.leave()
         gateway.spawn(_settle_delivery(gateway, session_id, reader), "delivered")
 
 
@@ -153,6 +174,7 @@ async def _settle_delivery(gateway: Gateway, session_id: UUID, reader: Reader) -
         if reader.look() >= reader.cursor:
             break
         await asyncio.sleep(pause)
+    reader.look()
     live = gateway.sessions.get(session_id)
     if live is not None:
         live.note_delivered(reader.delivered_seq, reader.evidence)
