@@ -53,6 +53,7 @@ def main() -> int:
         max_body_bytes=conf().max_body_bytes,
         trusted_proxies=settings.TRUSTED_PROXIES,
         request_seconds=options.request_seconds,
+        vanished_seconds=conf().vanished_seconds,
     ).run()
 
 

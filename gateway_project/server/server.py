@@ -8,8 +8,8 @@ waits for slow peers; a stopping process lets its streams finish and its applica
 from __future__ import annotations
 
 import asyncio
-import gc
 import functools
+import gc
 import ipaddress
 import logging
 import os
@@ -29,7 +29,7 @@ from gateway_project.server.protocols import (
     GatewayHTTPFactory,
     GatewayWebSocketFactory,
 )
-from gateway_project.server.transport import ConnectionSocket, GatewayPort
+from gateway_project.server.transport import ConnectionSocket, GatewayPort, GatewayTransport
 
 logger = logging.getLogger(__name__)
 reactor: Any = twisted_reactor
@@ -64,8 +64,12 @@ class GatewayServer(daphne.server.Server):
         max_body_bytes: int,
         trusted_proxies: Iterable[str] = (),
         request_seconds: float = 60.0,
+        vanished_seconds: float = 20.0,
     ) -> None:
-        """``request_seconds``: what a client has for sending a whole request, or for being idle."""
+        """``request_seconds``: what a client has for sending a whole request, or for being idle.
+
+        ``vanished_seconds``: what its system has for acknowledging what we send again and again.
+        """
         super().__init__(
             application,
             endpoints=["adopted"],  # unused: we listen ourselves
@@ -77,6 +81,7 @@ class GatewayServer(daphne.server.Server):
         self.shutdown_grace = shutdown_grace
         self.max_body_bytes = max_body_bytes
         self.request_seconds = request_seconds
+        self.vanished_seconds = vanished_seconds
         self._trusted = [ipaddress.ip_network(proxy, strict=False) for proxy in trusted_proxies]
         self.trusts = functools.lru_cache(maxsize=1024)(self._trusts)
         self.stopping = False
@@ -119,7 +124,8 @@ class GatewayServer(daphne.server.Server):
         runtime = await self._start()
         if runtime is None and self._stop_requested.is_set():
             return
-        settle_garbage_collector()
+        if runtime is not None:
+            settle_garbage_collector()
         port = GatewayPort._fromListeningDescriptor(
             reactor, self.listener.fileno(), self.listener.family, self.http_factory
         )
@@ -262,10 +268,17 @@ class GatewayServer(daphne.server.Server):
             task.cancel()
 
     def timeout_checker(self) -> None:
-        """WebSocket pings and timeouts; survives whatever one connection does."""
-        for protocol in list(self.connections):
+        """WebSocket pings and timeouts, vanished peers; survives whatever one connection does."""
+        for protocol in [*self.channels, *self.connections]:
             try:
-                protocol.check_timeouts()
+                if protocol in self.connections:
+                    protocol.check_timeouts()
+                transport = protocol.transport
+                if isinstance(transport, GatewayTransport) and transport.has_vanished(
+                    self.vanished_seconds
+                ):
+                    logger.info("a client has vanished: its connection is cut")
+                    transport.abortConnection()
             except Exception:  # one odd connection must not cost the others their pings
                 logger.exception("timeout check of %r failed", protocol)
         reactor.callLater(2, self.timeout_checker)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from twisted.internet import interfaces, tcp
+from twisted.internet import error, interfaces, tcp
 from zope.interface import implementer
 
 # Bytes in user space above which ``send()`` waits.
@@ -24,15 +24,15 @@ HIGH_WATER = 16 * 1024
 # Bytes the kernel may hold that it has not sent yet. Unlike a small SO_SNDBUF this does not limit
 # what is in flight, so long fat networks keep their throughput.
 NOTSENT_LOWAT = 16 * 1024
-# A peer that acknowledges nothing for this long is gone (a closed laptop lid sends no FIN).
-USER_TIMEOUT_MS = 60_000
+# How long the kernel is still asked what the peer has acknowledged of a closed connection.
+LAST_ACKS_SECONDS = 2.0
 BACKLOG = 2048
 
 _SOCKET_OPTIONS = [
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
     (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", NOTSENT_LOWAT),
-    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
-    # Keep-alive probes find the peers that vanished while we had nothing to send.
+    # Keep-alive probes find the peers that vanished while we had nothing to send. For the others
+    # there is ``has_vanished``: TCP_USER_TIMEOUT would cut those too that merely do not read.
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 30),
     (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 10),
@@ -82,11 +82,21 @@ class TcpInfo:
     unacked_segments: int
     retransmits: int
     """Retransmissions of the oldest segment in a row, now."""
+    probes: int
+    """Probes (of a zero window, or keep-alive) in a row without an answer, now."""
     retransmitted_segments: int
     """Over the life of the connection."""
     ms_since_ack: int
     bytes_acked: int
     notsent_bytes: int
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether the peer has acknowledged nothing for so long, although we keep asking it to.
+
+        A peer that merely does not read has a window of zero, and acknowledges our probes.
+        """
+        asks = (self.unacked_segments > 0 and self.retransmits > 0) or self.probes > 1
+        return asks and self.ms_since_ack > seconds * 1000
 
 
 class GatewayTransport(tcp.Server):
@@ -96,6 +106,8 @@ class GatewayTransport(tcp.Server):
     #: Bytes handed to this transport so far, head and chunk framing included.
     written = 0
     _unsent_at_close: int | None = None
+    _closed_socket: socket.socket | None = None
+    _given_up = 0
 
     def __init__(self, sock: socket.socket, *args: Any) -> None:
         super().__init__(sock, *args)
@@ -121,7 +133,7 @@ class GatewayTransport(tcp.Server):
         super().write(data)
 
     def _nothing_waits(self) -> bool:
-        return (
+        return bool(
             self.connected
             and not self.disconnecting
             and not self._writeDisconnected
@@ -137,20 +149,65 @@ class GatewayTransport(tcp.Server):
 
         None where the system cannot tell.
         """
-        if not self.connected:
-            return self._unsent_at_close
-        try:
-            queued = fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-        except OSError:
-            return None
-        in_user_space = len(self.dataBuffer) - self.offset + self._tempDataLen
-        return struct.unpack("=I", queued)[0] + in_user_space
+        if self.connected:
+            return _in_kernel(self.socket, len(self.dataBuffer) - self.offset + self._tempDataLen)
+        if self._closed_socket is not None:
+            self._unsent_at_close = _in_kernel(self._closed_socket, self._given_up)
+        return self._unsent_at_close
 
     def connectionLost(self, reason: Any) -> None:
-        # The last chance to ask: Linux still answers after a reset, but not after close().
+        # Linux still answers after a reset, but not after close(). What leaves with the FIN is
+        # acknowledged only after that, so we keep a second descriptor for a moment.
         if self.connected:
+            self._given_up = len(self.dataBuffer) - self.offset + self._tempDataLen
             self._unsent_at_close = self.unsent_bytes()
+            if self._unsent_at_close and reason.check(error.ConnectionDone):
+                self._closed_socket = self.socket.dup()
+                self.reactor.callLater(LAST_ACKS_SECONDS, self._ask_no_more)
         super().connectionLost(reason)
+
+    def _ask_no_more(self) -> None:
+        if self._closed_socket is not None:
+            self._unsent_at_close = self.unsent_bytes()
+            self._closed_socket.close()
+            self._closed_socket = None
+
+    def tcp_info(self) -> TcpInfo | None:
+        """The kernel's figures for this connection; None when closed or not on Linux."""
+        option = getattr(socket, "TCP_INFO", None)
+        if option is None or not self.connected:
+            return None
+        try:
+            raw = self.socket.getsockopt(socket.IPPROTO_TCP, option, 152)
+        except OSError:
+            return None
+        if len(raw) < 152:  # a kernel before 4.6
+            return None
+        words = struct.unpack_from("=24I", raw, 8)
+        return TcpInfo(
+            rtt_us=words[15],
+            unacked_segments=words[4],
+            retransmits=raw[2],
+            probes=raw[3],
+            retransmitted_segments=words[23],
+            ms_since_ack=words[12],
+            bytes_acked=struct.unpack_from("=Q", raw, 120)[0],
+            notsent_bytes=struct.unpack_from("=I", raw, 144)[0],
+        )
+
+    def has_vanished(self, seconds: float) -> bool:
+        """Whether the peer is gone without a word: a phone in a tunnel sends no FIN."""
+        info = self.tcp_info()
+        return info is not None and info.is_silent(seconds)
+
+
+def _in_kernel(sock: socket.socket, in_user_space: int) -> int | None:
+    """Bytes not acknowledged, those in user space included."""
+    try:
+        queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except OSError:
+        return None
+    return struct.unpack("=I", queued)[0] + in_user_space
 
 
 class GatewayPort(tcp.Port):
@@ -193,31 +250,9 @@ class ConnectionSocket:
         unsent = self._transport.unsent_bytes()
         return None if unsent is None else self._transport.written - unsent
 
-    def abort(self) -> None:
-        """Cut the connection; its consumer sees a disconnect."""
-        self._transport.abortConnection()
-
     def tcp_info(self) -> TcpInfo | None:
         """The kernel's figures for this connection; None when closed or not on Linux."""
-        option = getattr(socket, "TCP_INFO", None)
-        if option is None or not self._transport.connected:
-            return None
-        try:
-            raw = self._transport.socket.getsockopt(socket.IPPROTO_TCP, option, 152)
-        except OSError:
-            return None
-        if len(raw) < 152:  # a kernel before 4.6
-            return None
-        words = struct.unpack_from("=24I", raw, 8)
-        return TcpInfo(
-            rtt_us=words[15],
-            unacked_segments=words[4],
-            retransmits=raw[2],
-            retransmitted_segments=words[23],
-            ms_since_ack=words[12],
-            bytes_acked=struct.unpack_from("=Q", raw, 120)[0],
-            notsent_bytes=struct.unpack_from("=I", raw, 144)[0],
-        )
+        return self._transport.tcp_info()
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

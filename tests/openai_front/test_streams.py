@@ -115,8 +115,9 @@ def paced_front(front: Front):
 
 
 async def test_a_reader_that_leaves_ends_its_session(front: Front, paced_front) -> None:
+    """With a key whose policy is ``cancel``: the engine is released at once."""
     url, engine = paced_front
-    async with Readers(url, front.key) as readers:
+    async with Readers(url, front.stack.api_key(on_disconnect="cancel")) as readers:
         seen = await asyncio.gather(
             *(readers.ask(SLOW, leave_after=2, model="paced") for _ in range(5))
         )
@@ -132,8 +133,10 @@ async def test_a_reader_that_leaves_ends_its_session(front: Front, paced_front) 
 async def test_a_client_that_leaves_before_its_answer(
     front: Front, paced_front, streamed: bool
 ) -> None:
+    """Nobody can come back for an answer that is not streamed; for a stream the key decides."""
     url, engine = paced_front
-    async with httpx.AsyncClient(headers=front.headers) as client:
+    key = front.stack.api_key(on_disconnect="cancel" if streamed else "suspend")
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {key}"}) as client:
         asking = asyncio.create_task(
             client.post(
                 url + "/v1/chat/completions", timeout=30,
