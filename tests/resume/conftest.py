@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
 
 import pytest
 
 from tests.engine_simulator.process import SimulatorProcess
+from tests.resume.proxy import Proxy
 from tests.stack import Stack
 
 Start = Callable[..., tuple[Stack, list[SimulatorProcess]]]
@@ -36,5 +37,16 @@ def stack_of_two(start_stack: Callable[..., Stack]) -> Iterator[Start]:
                 **servers,
             )
             return stack, engines
+
+        yield start
+
+
+@pytest.fixture
+async def start_proxy() -> AsyncIterator[Callable[..., Awaitable[Proxy]]]:
+    """Start proxies (see ``Proxy`` for the arguments) that end with the test."""
+    async with AsyncExitStack() as resources:
+
+        async def start(port: int, **options: float) -> Proxy:
+            return await resources.enter_async_context(Proxy(port, **options))
 
         yield start

@@ -1,0 +1,208 @@
+"""The owner of live sessions is killed, frozen or cut off: somebody else goes on, once."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.durability.reader import until
+from tests.durability.stored import stored_log
+from tests.resume.events import Client, Reading, question, states, urls
+
+STREAMS = 100
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def epochs(stack, readings: list[Reading]) -> list[int]:
+    rows = stack.sql(
+        "SELECT epoch FROM session_fence WHERE session_id = ANY(%s::uuid[]) ORDER BY session_id",
+        [reading.session_id for reading in readings],
+    )
+    return [row[0] for row in rows]
+
+
+def events(stack, reading: Reading, kind: str) -> int:
+    return stack.sql(
+        "SELECT count(*) FROM streaming_sessionevent WHERE session_id = %s AND kind = %s",
+        reading.session_id,
+        kind,
+    )[0][0]
+
+
+async def begin_reading(
+    client: Client, count: int, tokens: int, *, gateway: int = 0, others: tuple[int, ...] = (0,)
+) -> tuple[list[Reading], list[asyncio.Task[Reading]]]:
+    """Sessions of ``gateway``, each read by a reader that comes back whatever happens."""
+    readings = await asyncio.gather(
+        *(client.create(question(f"stream {n}", tokens), gateway=gateway) for n in range(count))
+    )
+    tasks = [
+        asyncio.create_task(client.read_on(reading, gateways=others, seconds=60))
+        for reading in readings
+    ]
+    await until(lambda: all(reading.seq >= 3 for reading in readings), 30)
+    return readings, tasks
+
+
+async def test_a_hundred_streams_outlive_the_process_that_owns_them(stack_of_two, record_property):
+    stack, engines = stack_of_two(pace=10)
+    async with Client(urls(stack), stack.api_key()) as client:
+        readings, tasks = await begin_reading(client, STREAMS, 110, others=(0, 1))
+        stack.gateway(0).kill()
+        killed_at = time.monotonic()
+        await asyncio.gather(*tasks)
+        for reading in readings:
+            reading.must_be_whole()
+            stored_log(stack, reading.session_id)
+    # From the reconnection that succeeded to its first token that is new.
+    waits = [
+        connection.new_token_at - connection.asked_at
+        for reading in readings
+        for connection in reading.connections
+        if connection.asked_at > killed_at and connection.new_token_at is not None
+    ]
+    figures = f"p50 {statistics.median(waits):.3f} s, p99 {quantile(waits, 0.99):.3f} s"
+    record_property("reconnect_to_token", figures)
+    print(f"\nfrom reconnecting to the next new token, {len(waits)} readers: {figures}")
+    assert len(waits) >= STREAMS / 3, "too few were cut to say anything"
+    assert statistics.median(waits) < 3
+    print(stack.sql("SELECT session_id, kind, seq, data::text, at::text FROM streaming_sessionevent WHERE session_id IN (SELECT session_id FROM session_fence WHERE epoch > 2 LIMIT 3) ORDER BY id"))
+    print(waits)
+    assert epochs(stack, readings) == [2] * STREAMS
+    assert sum(engine.stats()["wrong_prefixes"] for engine in engines) == 0
+
+
+async def test_a_frozen_owner_is_replaced_and_changes_nothing_when_it_wakes(stack_of_two):
+    stack, _ = stack_of_two(pace=12)
+    frozen = stack.gateway(0)
+    async with Client(urls(stack), stack.api_key()) as client:
+        readings, tasks = await begin_reading(client, 10, 120, others=(1,))
+        frozen.stop()
+        try:
+            await until(lambda: epochs(stack, readings) == [2] * 10, 15)
+        finally:
+            frozen.cont()
+        await asyncio.gather(*tasks)
+        for reading in readings:
+            reading.must_be_whole()
+            assert stored_log(stack, reading.session_id).epochs == {1, 2}
+            assert events(stack, reading, "completed") == 1
+        assert epochs(stack, readings) == [2] * 10
+        assert states(stack, readings) == {"completed": 10}
+        # The zombie serves again, as a process among others.
+        late = await client.create(question("late", 5), gateway=0)
+        (await client.read_on(late, gateways=[0])).must_be_whole()
+
+
+async def test_an_owner_cut_from_the_database_is_replaced(stack_of_two, start_proxy):
+    """It cannot write, so it shows nothing; its readers hear heartbeats, and follow the new owner."""
+    stack, _ = stack_of_two(pace=12, gateways=1)
+    proxy = await start_proxy(urlsplit(stack.database_url).port)
+    cut_off = await asyncio.to_thread(
+        stack.start_gateway,
+        DATABASE_URL=proxy.url_of(stack.database_url),
+        DATABASE_DIRECT_URL=proxy.url_of(stack.database_url),
+    )
+    async with Client(urls(stack), stack.api_key()) as client:
+        readings, tasks = await begin_reading(client, 10, 100, gateway=1, others=(0,))
+        stays = await client.create(question("stays", 100), gateway=1)
+        staying = asyncio.create_task(client.read_on(stays, gateways=[1], seconds=60))
+        await until(lambda: stays.seq >= 3)
+        await proxy.cut()
+        await until(lambda: min(epochs(stack, readings)) == 2, 15)
+        await asyncio.gather(*tasks)
+        proxy.mend()
+        await staying
+        for reading in [*readings, stays]:
+            reading.must_be_whole()
+            assert events(stack, reading, "completed") == 1
+    assert cut_off.process.poll() is None
+
+
+async def test_three_processes_race_for_one_takeover(stack_of_two):
+    """Readers of each session on all three survivors: one epoch step, one answer."""
+    stack, engines = stack_of_two(pace=12, gateways=4)
+    async with Client(urls(stack), stack.api_key()) as client:
+        readings = [await client.create(question(f"race {n}", 80)) for n in range(8)]
+        shadows = [
+            [Reading(reading.session_id, reading.messages) for _ in range(3)]
+            for reading in readings
+        ]
+        tasks = [
+            asyncio.create_task(client.read_on(shadow, gateways=[gateway]))
+            for trio in shadows
+            for gateway, shadow in enumerate(trio, 1)
+        ]
+        await until(lambda: all(shadow.seq >= 3 for trio in shadows for shadow in trio), 30)
+        stack.gateway(0).kill()
+        await asyncio.gather(*tasks)
+        for trio in shadows:
+            for shadow in trio:
+                shadow.must_be_whole()
+            assert events(stack, trio[0], "taken_over") == 1
+            assert events(stack, trio[0], "completed") == 1
+    assert epochs(stack, readings) == [2] * 8
+    assert sum(engine.stats()["wrong_prefixes"] for engine in engines) == 0
+
+
+@pytest.mark.parametrize("gateways", [(0, 0), (0, 1), (1, 1)])
+async def test_two_readers_of_one_session(stack_of_two, gateways):
+    stack, _ = stack_of_two(pace=40)
+    async with Client(urls(stack), stack.api_key()) as client:
+        one = await client.create(question("two tabs", 60))
+        other = Reading(one.session_id, one.messages)
+        await asyncio.gather(
+            *(
+                client.read_on(reading, gateways=[gateway])
+                for reading, gateway in zip([one, other], gateways, strict=True)
+            )
+        )
+        one.must_be_whole()
+        other.must_be_whole()
+        assert len(one.connections) == len(other.connections) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "end"), [("suspend", "suspended"), ("finish", "completed"), ("cancel", "cancelled")]
+)
+async def test_sessions_of_a_dead_owner_that_nobody_reads(stack_of_two, policy, end):
+    stack, _ = stack_of_two(pace=15, env={"GRACE_SECONDS": "1"})
+    async with Client(urls(stack), stack.api_key(on_disconnect=policy)) as client:
+        readings = [await client.create(question(f"alone {n}", 60)) for n in range(5)]
+        # Held, so that no grace ends before the owner does.
+        tasks = [asyncio.create_task(client.read(reading)) for reading in readings]
+        await until(lambda: all(reading.seq >= 3 for reading in readings))
+        stack.gateway(0).kill()
+        await asyncio.gather(*tasks)
+        await until(lambda: states(stack, readings) == {end: 5}, 15)
+        cause = stack.sql(
+            "SELECT DISTINCT cause FROM streaming_streamsession WHERE owner_id IS NOT NULL"
+        )
+        if policy != "finish":
+            assert cause == [("gateway_crash",)]
+        if policy == "suspend":
+            for reading in readings:
+                (await client.read_on(reading, gateways=[1])).must_be_whole()
+        for reading in readings:
+            stored_log(stack, reading.session_id)
+
+
+async def test_a_reader_that_comes_back_within_its_grace_finds_its_session_going_on(stack_of_two):
+    """The process died, the reader did not leave: not even ``cancel`` ends its session."""
+    stack, _ = stack_of_two(pace=15, env={"GRACE_SECONDS": "6"})
+    async with Client(urls(stack), stack.api_key(on_disconnect="cancel")) as client:
+        reading = await client.create(question("patience", 60))
+        await client.read(reading, leave_at=0)
+        task = asyncio.create_task(client.read(reading))
+        await until(lambda: reading.seq >= 3)
+        stack.gateway(0).kill()
+        await task
+        await asyncio.sleep(3)
+        (await client.read_on(reading, gateways=[1])).must_be_whole()
