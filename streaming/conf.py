@@ -76,7 +76,7 @@ class StreamingConf:
     )
     vanished_seconds: float = setting(
         20.0,
-        "A reader whose peer acknowledges nothing for this long, while data is being retransmitted, has vanished.",
+        "A client whose system acknowledges nothing for this long, although we keep sending, has vanished: its connection is cut.",
     )
     log_max_events: int = setting(
         4096, "Recent events of a session kept in memory; a reader further behind reads PostgreSQL."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, re_path
 
 from streaming.consumers.health import HealthConsumer, ReadyConsumer
 from streaming.consumers.openai import ChatCompletionsConsumer, ModelsConsumer
@@ -13,7 +13,7 @@ from streaming.consumers.sessions import (
     SessionsConsumer,
     StopConsumer,
 )
-from streaming.consumers.websocket import ChatSocket
+from streaming.consumers.websocket import ChatSocket, UnknownSocket
 
 http_urlpatterns: list[URLPattern] = [
     path("v1/chat/completions", ChatCompletionsConsumer.as_asgi()),
@@ -26,4 +26,7 @@ http_urlpatterns: list[URLPattern] = [
     path("healthz", HealthConsumer.as_asgi()),
     path("readyz", ReadyConsumer.as_asgi()),
 ]
-websocket_urlpatterns: list[URLPattern] = [path("ws/chat/", ChatSocket.as_asgi())]
+websocket_urlpatterns: list[URLPattern] = [
+    path("ws/chat/", ChatSocket.as_asgi()),
+    re_path(r"", UnknownSocket.as_asgi()),
+]

@@ -27,6 +27,7 @@ from streaming.core.chat import BadParameter, NotSupported, parse_chat_request
 from streaming.core.state import SessionState
 from streaming.errors import (
     AuthenticationFailed,
+    CursorBeyondLog,
     GatewayError,
     InvalidRequest,
     NotFound,
@@ -54,6 +55,8 @@ class ChatSocket(AsyncWebsocketConsumer):
     """Client: ``start``, ``resume``, ``ack``, ``stop``, ``ping``. Server: ``session``, ``token``,
     ``recovering``, ``recovered``, ``done``, ``error``, ``ping``, ``pong``."""
 
+    _principal: Principal | None = None
+
     async def connect(self) -> None:
         self._following: dict[UUID, _Follow] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,11 +66,12 @@ class ChatSocket(AsyncWebsocketConsumer):
         self._request_id = uuid4().hex
         headers = {name.decode(): value.decode("latin-1") for name, value in self.scope["headers"]}
         await self.accept()
+        principal = None
         try:
             self._gateway = current()
             wanted = query.get("heartbeat")
             self._interval = parsed_interval(wanted[-1]) if wanted else conf().keepalive_seconds
-            self._principal = await authenticate(self._gateway, headers.get("authorization"))
+            principal = await authenticate(self._gateway, headers.get("authorization"))
         except AuthenticationFailed as exc:
             await self._tell_error(exc)
             await self.close(UNAUTHORISED)
@@ -76,6 +80,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             await self._tell_error(exc)
             await self.close(RESTARTING if exc.http_status == 503 else 4400)
             return
+        self._principal = principal
         self._spawn(self._heartbeat())
 
     async def disconnect(self, code: int) -> None:
@@ -85,17 +90,21 @@ class ChatSocket(AsyncWebsocketConsumer):
         logger.info("client left", extra={"request_id": self._request_id, "code": code})
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self._principal is None:
+            return  # it has been told why, and is being closed
         message: Any = None
         try:
             message = _parsed(text_data, bytes_data)
-            handler = self._handlers.get(message.get("type"))
+            kind = message.get("type")
+            handler = self._handlers.get(kind) if isinstance(kind, str) else None
             if handler is None:
                 known = ", ".join(self._handlers)
                 raise InvalidRequest(f"type must be one of {known}.", param="type")
             await handler(self, message)
         except GatewayError as exc:
-            ref = message.get("ref") if isinstance(message, dict) else None
-            await self._tell_error(exc, ref=ref)
+            await self._tell_error(exc, message)
+        except Exception as exc:  # noqa: BLE001  the edge: the client gets an answer, the log the cause
+            await self._tell_error(self._unforeseen(exc), message)
 
     # What clients ask for
 
@@ -109,7 +118,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             raise UnsupportedParameter(str(exc), param=exc.param) from exc
         except BadParameter as exc:
             raise InvalidRequest(str(exc), param=exc.param or None) from exc
-        principal = self._principal
+        principal = self._authenticated
         session = await sessions.create_session(
             self._gateway,
             principal,
@@ -117,7 +126,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             body=orjson.dumps(body),
             request_id=self._request_id,
             protocol="websocket",
-            rehearsal=sessions.parse_rehearsal(message.get("rehearse"), principal),
+            rehearsal=sessions.parse_rehearsal(_text(message, "rehearse"), principal),
         )
         self._follow(session.id, session.reference, 0, message.get("ref"), session.log.epoch)
 
@@ -139,6 +148,8 @@ class ChatSocket(AsyncWebsocketConsumer):
         follow = self._following.get(session_id)
         if follow is not None and follow.attachment is not None:
             reader = follow.attachment.reader
+            if seq > reader.cursor:
+                raise CursorBeyondLog(f"This socket was sent the tokens up to {reader.cursor}.")
             reader.acked(seq)
             live = self._gateway.sessions.get(session_id)
             if live is not None:
@@ -148,13 +159,15 @@ class ChatSocket(AsyncWebsocketConsumer):
 
     async def _stop(self, message: Message) -> None:
         # Its own task: a stop may have to wait for another process, acks must not.
-        self._spawn(self._stop_one(_session_id(message), self._own(message), message.get("ref")))
+        self._spawn(self._stop_one(_session_id(message), self._own(message), message))
 
-    async def _stop_one(self, session_id: UUID, principal: Principal, ref: Any) -> None:
+    async def _stop_one(self, session_id: UUID, principal: Principal, message: Message) -> None:
         try:
             await sessions.stop_session(self._gateway, principal, session_id)
         except GatewayError as exc:
-            await self._tell_error(exc, ref=ref, session_id=session_id)
+            await self._tell_error(exc, message, session_id)
+        except Exception as exc:  # noqa: BLE001  the edge of the task
+            await self._tell_error(self._unforeseen(exc), message, session_id)
 
     async def _ping(self, message: Message) -> None:
         await self._send({"type": "pong", "server_time": _now()})
@@ -169,10 +182,21 @@ class ChatSocket(AsyncWebsocketConsumer):
 
     def _own(self, message: Message) -> Principal:
         """The principal, as the end user that the client's backend speaks for."""
-        user = message.get("user")
-        if isinstance(user, str) and not self._principal.end_user:
-            return replace(self._principal, end_user=user)
+        user = _text(message, "user")
+        principal = self._authenticated
+        if user and not principal.end_user:
+            return replace(principal, end_user=user)
+        return principal
+
+    @property
+    def _authenticated(self) -> Principal:
+        assert self._principal is not None
         return self._principal
+
+    def _unforeseen(self, cause: Exception) -> GatewayError:
+        """Log what nobody foresaw, and tell the client where to find it."""
+        logger.error("a message failed", exc_info=cause, extra={"request_id": self._request_id})
+        return GatewayError(f"The gateway failed to answer; it is logged as {self._request_id}.")
 
     def _check_room(self) -> None:
         if len(self._following) >= MAX_SESSIONS:
@@ -200,9 +224,15 @@ class ChatSocket(AsyncWebsocketConsumer):
             await asyncio.sleep(0.1 if self._gateway.draining else min(self._interval, 0.5))
             age = conf().max_connection_age
             if self._gateway.draining or (age and loop.time() - born > age):
+                for follow in self._following.values():
+                    if follow.attachment is not None:
+                        follow.attachment.expect_back()
                 await self.close(RESTARTING)
                 return
-            if loop.time() - self._sent_at >= self._interval:
+            interval = self._interval
+            if any(follow.recovering for follow in self._following.values()):
+                interval = min(interval, conf().recovering_ping_seconds)
+            if loop.time() - self._sent_at >= interval:
                 await self._send({"type": "ping", "server_time": _now()})
 
     async def _send(self, message: Message) -> None:
@@ -221,16 +251,24 @@ class ChatSocket(AsyncWebsocketConsumer):
             await self.send(text_data=orjson.dumps(message).decode())
 
     async def _tell_error(
-        self, exc: GatewayError, *, ref: Any = None, session_id: UUID | None = None
+        self, exc: GatewayError, cause: Any = None, session_id: UUID | None = None
     ) -> None:
+        """``cause``: the client's message that it answers, as far as it could be read."""
         message: Message = {"type": "error", **exc.as_openai()}
-        if ref is not None:
-            message["ref"] = ref
+        if isinstance(cause, dict) and cause.get("ref") is not None:
+            message["ref"] = cause["ref"]
         if session_id is not None:
             message["session"] = str(session_id)
         await self._send(message)
 
     _sent_at = 0.0
+
+
+class UnknownSocket(AsyncWebsocketConsumer):
+    """Every other path: refused."""
+
+    async def connect(self) -> None:
+        await self.close()
 
 
 class _Follow:
@@ -250,7 +288,7 @@ class _Follow:
         self._gateway = gateway
         self._session_id = session_id
         self._cursor = cursor
-        self._recovering = False
+        self.recovering = False
         self._controls_told = 0
         self.attachment: Attachment | None = None
         self._opening: Message = {
@@ -276,28 +314,37 @@ class _Follow:
                 await socket._send(self._opening)
                 async with aclosing(attachment.pieces()) as pieces:
                     async for piece in pieces:
-                        if piece is None:
-                            await self._tell_state(attachment)
-                            continue
-                        await self._tell_tokens(piece)
-                        attachment.reader.sent(piece.last_seq, loop.time())
+                        if piece is not None:
+                            tokens_to = piece.last_seq - (piece.terminal is not None)
+                            await self._tell_controls(attachment, tokens_to)
+                            await self._tell_tokens(piece)
+                            attachment.reader.sent(piece.last_seq, loop.time())
+                        # After tokens too: news that came meanwhile wakes nobody again.
+                        await self._tell_controls(attachment, attachment.reader.cursor)
+                        await self._tell_state(attachment)
         except GatewayError as exc:
             await socket._tell_error(exc, session_id=self._session_id)
+        except Exception as exc:  # noqa: BLE001  the edge of the task
+            await socket._tell_error(socket._unforeseen(exc), session_id=self._session_id)
 
-    async def _tell_state(self, attachment: Attachment) -> None:
+    async def _tell_controls(self, attachment: Attachment, upto: int) -> None:
+        """What has happened before the token after ``upto``."""
         controls = attachment.controls
         while self._controls_told < len(controls):
             control = controls[self._controls_told]
-            if control.seq > attachment.reader.cursor:
+            if control.seq > upto:
                 break
             self._controls_told += 1
             if control.name in ("recovering", "recovered"):
-                self._recovering = control.name == "recovering"
+                self.recovering = control.name == "recovering"
                 await self._socket._send(
                     {"type": control.name, "session": str(self._session_id), **control.data}
                 )
-        if attachment.state is SessionState.RECOVERING and not self._recovering:
-            self._recovering = True
+
+    async def _tell_state(self, attachment: Attachment) -> None:
+        """A recovery that this process did not begin, or whose beginning it did not see."""
+        if attachment.state is SessionState.RECOVERING and not self.recovering:
+            self.recovering = True
             await self._socket._send(
                 {
                     "type": "recovering",
@@ -309,8 +356,8 @@ class _Follow:
     async def _tell_tokens(self, piece: LogSlice) -> None:
         session = str(self._session_id)
         seq = piece.last_seq - (piece.terminal is not None)
-        if self._recovering:
-            self._recovering = False
+        if self.recovering:
+            self.recovering = False
         if piece.text or piece.terminal is None:
             await self._socket._send(
                 {"type": "token", "session": session, "seq": seq, "text": piece.text}
@@ -354,6 +401,13 @@ def _session_id(message: Message) -> UUID:
         return UUID(str(message.get("session")))
     except ValueError:
         raise NotFound("There is no such session.") from None
+
+
+def _text(message: Message, name: str) -> str | None:
+    value = message.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string.", param=name)
+    return value
 
 
 def _seq(message: Message) -> int:

@@ -38,6 +38,7 @@ class State(StreamConsumer):
 
 @cache
 def server_in_this_process() -> GatewayServer | None:
+    gc.unfreeze()  # the server has frozen what there was at its start, itself included
     return next((obj for obj in gc.get_objects() if isinstance(obj, GatewayServer)), None)
 
 
