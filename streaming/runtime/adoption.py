@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, cast
 from uuid import UUID
 
 import orjson
@@ -20,7 +21,7 @@ from streaming.core.chat import parse_chat_request
 from streaming.core.state import SessionState
 from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
-from streaming.runtime.log_reader import stored_log
+from streaming.runtime.log_reader import read_log
 from streaming.runtime.runner import Resumption
 from streaming.runtime.token_log import SessionLog
 
@@ -100,8 +101,15 @@ class StoredSession:
 async def stored_session(pool: AsyncConnectionPool, session_id: UUID) -> StoredSession | None:
     """The session, or None when there is none."""
     async with pool.connection() as connection:
-        cursor = await connection.execute(_STORED, (session_id,))
-        row = await cursor.fetchone()
+        return await read_session(connection, session_id)
+
+
+async def read_session(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], session_id: UUID
+) -> StoredSession | None:
+    """As ``stored_session``."""
+    cursor = await connection.execute(_STORED, (session_id,))
+    row = await cursor.fetchone()
     if row is None:
         return None
     values = list(row)
@@ -109,55 +117,53 @@ async def stored_session(pool: AsyncConnectionPool, session_id: UUID) -> StoredS
     return StoredSession(session_id, *values)
 
 
-async def take_over(
-    pool: AsyncConnectionPool, stored: StoredSession, instance_id: int, reason: str
-) -> int | None:
-    """Become the owner of a session that stands at ``stored.epoch``; the new epoch, or None.
+# The log's length is compared too: an owner that is not dead after all may have ended it just now.
+_TAKE_OVER = """
+WITH won AS (
+    UPDATE session_fence SET epoch = epoch + 1, readers_until = NULL
+    WHERE session_id = %s AND epoch = %s AND durable_seq = %s
+    RETURNING session_id, epoch, durable_seq
+), taken AS (
+    UPDATE streaming_streamsession s
+    SET owner_id = %s, state = 'recovering', cause = '', resume_until = NULL
+    FROM won WHERE s.id = won.session_id
+), told AS (
+    INSERT INTO streaming_sessionevent (session_id, at, kind, seq, data)
+    SELECT session_id, clock_timestamp(), 'taken_over', durable_seq, %s::jsonb FROM won
+), closed AS (  -- what the former owner can no longer write down
+    UPDATE streaming_attempt a SET ended_at = clock_timestamp(), end_reason = %s
+    FROM won WHERE a.session_id = won.session_id AND a.ended_at IS NULL
+)
+SELECT epoch, (SELECT coalesce(max(number), 0) FROM streaming_attempt a WHERE a.session_id = won.session_id)
+FROM won
+"""
 
-    None: somebody else was faster, or it has ended. One short transaction on one fence row.
+
+async def take_over(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]],
+    stored: StoredSession,
+    instance_id: int,
+    reason: str,
+) -> tuple[int, int] | None:
+    """Become the owner of a session that stands as ``stored`` says: the new epoch, and the number
+    of its last attempt.
+
+    None: somebody else was faster, or it has ended. One statement: whoever waits for a fence row
+    is never kept waiting for us.
     """
-    async with pool.connection() as connection, connection.transaction():
-        cursor = await connection.execute(
-            "UPDATE session_fence SET epoch = epoch + 1, readers_until = NULL"
-            " WHERE session_id = %s AND epoch = %s RETURNING epoch",
-            (stored.id, stored.epoch),
-        )
-        won = await cursor.fetchone()
-        if won is None:
-            return None
-        cursor = await connection.execute(
-            "UPDATE streaming_streamsession SET owner_id = %s, state = 'recovering', cause = '',"
-            " resume_until = NULL"
-            " WHERE id = %s AND ended_at IS NULL",
-            (instance_id, stored.id),
-        )
-        if cursor.rowcount == 0:
-            raise psycopg.Rollback
-        await connection.execute(
-            "INSERT INTO streaming_sessionevent (session_id, at, kind, seq, data)"
-            " SELECT %s, clock_timestamp(), 'taken_over', durable_seq, %s::jsonb FROM session_fence WHERE session_id = %s",
-            (
-                stored.id,
-                orjson.dumps(
-                    {"from": stored.owner_id, "to": instance_id, "reason": reason}
-                ).decode(),
-                stored.id,
-            ),
-        )
-        # What the former owner can no longer write down.
-        await connection.execute(
-            "UPDATE streaming_attempt SET ended_at = clock_timestamp(), end_reason = %s"
-            " WHERE session_id = %s AND ended_at IS NULL",
-            (reason, stored.id),
-        )
-        return won[0]
-    return None
+    why = orjson.dumps({"from": stored.owner_id, "to": instance_id, "reason": reason}).decode()
+    cursor = await connection.execute(
+        _TAKE_OVER,
+        (stored.id, stored.epoch, stored.durable_seq, instance_id, why, reason),
+    )
+    return cast("tuple[int, int] | None", await cursor.fetchone())
 
 
 async def restore(
-    pool: AsyncConnectionPool,
+    connection: psycopg.AsyncConnection[tuple[Any, ...]],
     stored: StoredSession,
     epoch: int,
+    attempts: int,
     notify: Callable[[SessionLog], None],
     end: SessionEnd | None,
 ) -> tuple[LiveSession, Resumption]:
@@ -166,7 +172,7 @@ async def restore(
     ``end``: the session was taken over only to end so. A log whose digest is not what was stored
     with it ends the session too: nobody may go on from tokens that are not the reader's.
     """
-    token_ids, digest, intact = await stored_log(pool, stored.id)
+    token_ids, digest, intact = await read_log(connection, stored.id)
     log = SessionLog(stored.id, epoch, notify)
     log.continue_from(token_ids, digest, stored.delivered_seq)
     if not intact:
@@ -201,18 +207,10 @@ async def restore(
         prompt_tokens=stored.prompt_tokens,
         end_request=end,
     )
-    async with pool.connection() as connection:
-        cursor = await connection.execute(
-            "SELECT coalesce(max(number), 0) FROM streaming_attempt WHERE session_id = %s",
-            (stored.id,),
-        )
-        row = await cursor.fetchone()
     prompt = (
         None if stored.prompt_token_ids is None else array("i", stored.prompt_token_ids).tolist()
     )
-    return session, Resumption(
-        prompt, row[0] if row else 0, stored.failovers, stored.discarded_tokens
-    )
+    return session, Resumption(prompt, attempts, stored.failovers, stored.discarded_tokens)
 
 
 # Sessions whose owner is gone and that nobody reads: a gateway must say what becomes of them.

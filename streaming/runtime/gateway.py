@@ -115,25 +115,35 @@ class Gateway:
             self._adopting.discard(session_id)
 
     async def _adopt(self, session_id: UUID, reason: str, end: SessionEnd | None) -> bool:
-        stored = await adoption.stored_session(self.pool, session_id)
+        async with self.pool.connection() as connection:
+            adopted = await self._adopt_on(connection, session_id, reason, end)
+        if adopted is None:
+            return False
+        logger.info("session taken over: %s", reason, extra={"session": str(session_id)})
+        self.run(*adopted)
+        return True
+
+    async def _adopt_on(
+        self,
+        connection: psycopg.AsyncConnection[tuple[Any, ...]],
+        session_id: UUID,
+        reason: str,
+        end: SessionEnd | None,
+    ) -> tuple[LiveSession, Resumption] | None:
+        stored = await adoption.read_session(connection, session_id)
         # What the caller has seen may be over: another process was faster.
         if stored is None or not stored.may_be_taken_by(self.instance_id):
-            return False
+            return None
         if end is None and stored.stop_requested:
             end = SessionEnd(SessionState.STOPPED, cause="client_stop")
         elif end is None and stored.window_is_over:
             end = SessionEnd(SessionState.ABANDONED, cause="abandoned")
         if end is not None and not stored.may_end_as(end.state):
-            return False
-        epoch = await adoption.take_over(self.pool, stored, self.instance_id, reason)
-        if epoch is None:
-            return False
-        session, resumption = await adoption.restore(
-            self.pool, stored, epoch, self.journal.notify, end
-        )
-        logger.info("session taken over: %s", reason, extra={"session": str(session_id)})
-        self.run(session, resumption)
-        return True
+            return None
+        won = await adoption.take_over(connection, stored, self.instance_id, reason)
+        if won is None:
+            return None
+        return await adoption.restore(connection, stored, *won, self.journal.notify, end)
 
     async def store_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
         """Move the delivered mark up to ``seq``; it never goes back, and never beyond the log."""

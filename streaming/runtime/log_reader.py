@@ -70,14 +70,14 @@ async def full_text(pool: AsyncConnectionPool, log: SessionLog) -> str:
     return "".join(parts)
 
 
-async def stored_log(
-    pool: AsyncConnectionPool, session_id: UUID
+async def read_log(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], session_id: UUID
 ) -> tuple[array[int], RunningDigest, bool]:
     """All token ids, the running digest over them and their text, and whether it is the stored one."""
     token_ids: array[int] = array("i")
     digest = RunningDigest()
     stored = digest.digest()
-    async with pool.connection() as connection, connection.cursor(binary=True) as cursor:
+    async with connection.cursor(binary=True) as cursor:
         await cursor.execute(
             "SELECT token_ids, text, digest FROM streaming_tokencheckpoint"
             " WHERE session_id = %s ORDER BY first_seq",
