@@ -150,7 +150,8 @@ class SessionReader:
 
 
 class UnbrokenClient:
-    """``watchdog``: seconds without a byte after which a connection is given up.
+    """``user``: the end user whose sessions are begun and read.
+    ``watchdog``: seconds without a byte after which a connection is given up.
     ``patience``: seconds without progress after which ``NetworkError`` is raised."""
 
     def __init__(
@@ -159,14 +160,16 @@ class UnbrokenClient:
         api_key: str,
         *,
         watchdog: float = WATCHDOG_SECONDS,
+        user: str | None = None,
         patience: float = 120.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.watchdog = watchdog
         self.patience = patience
-        self.http = httpx.AsyncClient(
-            base_url=base_url, headers={"authorization": f"Bearer {api_key}"}, transport=transport
-        )
+        headers = {"authorization": f"Bearer {api_key}"}
+        if user is not None:
+            headers["x-unbroken-user"] = user
+        self.http = httpx.AsyncClient(base_url=base_url, headers=headers, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self

@@ -18,7 +18,6 @@ from streaming.consumers.openai_format import Completion, OpenAIWriter, whole_co
 from streaming.consumers.request import Request
 from streaming.core.chat import BadParameter, ChatRequest, NotSupported, parse_chat_request
 from streaming.errors import (
-    GatewayError,
     InvalidRequest,
     UnsupportedParameter,
     error_from_openai,
@@ -44,6 +43,15 @@ def parse_body(body: bytes) -> ChatRequest:
         raise InvalidRequest(str(exc), param=exc.param or None) from exc
 
 
+async def request_principal(gateway: Gateway, request: Request) -> Principal:
+    """Who asks: the API key, and the end user that it names. Raises ``AuthenticationFailed``."""
+    user = request.header("x-unbroken-user")
+    if user is not None:
+        # Names may be of any script; header values reach us as Latin-1.
+        user = user.encode("latin-1").decode("utf-8", "replace").strip()
+    return await authenticate(gateway, request.header("authorization"), user)
+
+
 async def begin(
     gateway: Gateway, principal: Principal, chat: ChatRequest, request: Request, protocol: str
 ) -> UUID:
@@ -58,6 +66,7 @@ async def begin(
         )
         if not is_ours:
             return session_id
+    session = None
     try:
         session = await sessions.create_session(
             gateway,
@@ -69,10 +78,9 @@ async def begin(
             rehearsal=rehearsal,
             session_id=session_id,
         )
-    except GatewayError:
-        if session_id is not None:
+    finally:  # refused, or its client has left already
+        if session is None and session_id is not None:
             await idempotency.release(gateway, session_id)
-        raise
     return session.id
 
 
@@ -90,7 +98,7 @@ class ChatCompletionsConsumer(StreamConsumer):
 
     async def handle(self, request: Request) -> None:
         gateway = current()
-        principal = await authenticate(gateway, request.header("authorization"))
+        principal = await request_principal(gateway, request)
         chat = parse_body(request.body)
         if not chat.stream and request.header("idempotency-key") is None:
             # Nobody could come back for it.
@@ -133,7 +141,7 @@ class ModelsConsumer(StreamConsumer):
 
     async def handle(self, request: Request) -> None:
         gateway = current()
-        principal = await authenticate(gateway, request.header("authorization"))
+        principal = await request_principal(gateway, request)
         served = gateway.fleet.models()
         aliases = await sessions.model_aliases(gateway.pool, principal)
         names = [*served, *(alias for alias, model in aliases.items() if model in served)]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import orjson
 
 from streaming.consumers.openai_format import usage_of
+from streaming.errors import GatewayError
 from streaming.runtime.adoption import StoredSession
 from streaming.runtime.live import ControlEvent
 from streaming.runtime.token_log import LogSlice
@@ -48,6 +49,11 @@ class SessionEventWriter:
 
     def control(self, event: ControlEvent) -> bytes:
         return _event(event.name, event.data)
+
+
+def interrupted(error: GatewayError) -> bytes:
+    """This connection cannot go on, though the session has not ended. No id: the cursor stands."""
+    return _event("interrupted", error.as_openai())
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

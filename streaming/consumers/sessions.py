@@ -12,15 +12,14 @@ from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
 from streaming.consumers.heartbeat import interval, wanted_interval
-from streaming.consumers.openai import begin, parse_body
+from streaming.consumers.openai import begin, parse_body, request_principal
 from streaming.consumers.request import Request
-from streaming.consumers.session_events import SessionEventWriter, session_body
-from streaming.errors import AuthenticationFailed, InvalidRequest, NotFound
+from streaming.consumers.session_events import SessionEventWriter, interrupted, session_body
+from streaming.errors import AuthenticationFailed, GatewayError, InvalidRequest, NotFound
 from streaming.runtime.adoption import StoredSession, stored_session
 from streaming.runtime.gateway import Gateway, current
 from streaming.services import sessions
 from streaming.services.attach import attached, check_cursor, find
-from streaming.services.auth import authenticate
 from streaming.services.stream_tokens import mint_stream_token, opens
 
 
@@ -39,7 +38,7 @@ class SessionsConsumer(StreamConsumer):
 
     async def handle(self, request: Request) -> None:
         gateway = current()
-        principal = await authenticate(gateway, request.header("authorization"))
+        principal = await request_principal(gateway, request)
         chat = parse_body(request.body)
         session_id = await begin(gateway, principal, chat, request, "sessions")
         live = gateway.sessions.get(session_id)
@@ -65,7 +64,7 @@ class SessionConsumer(StreamConsumer):
 
     async def handle(self, request: Request) -> None:
         gateway = current()
-        principal = await authenticate(gateway, request.header("authorization"))
+        principal = await request_principal(gateway, request)
         stored = await find(gateway, principal, session_id_of(request))
         await self.respond_json(200, session_body(stored))
 
@@ -107,13 +106,16 @@ class SessionEventsConsumer(StreamConsumer):
                 resumable=True,
             ).run()
 
+    async def inband_error(self, error: GatewayError) -> None:
+        await self.write(interrupted(error))
+
     async def _authorised(
         self, gateway: Gateway, request: Request, session_id: UUID
     ) -> StoredSession:
         """By API key, or by a stream token of this very session."""
         token = request.query.get("stream_token")
         if token is None:
-            principal = await authenticate(gateway, request.header("authorization"))
+            principal = await request_principal(gateway, request)
             return await find(gateway, principal, session_id)
         if not opens(token, session_id):
             raise AuthenticationFailed("The stream token is invalid or has expired.")
@@ -130,7 +132,7 @@ class StopConsumer(StreamConsumer):
 
     async def handle(self, request: Request) -> None:
         gateway = current()
-        principal = await authenticate(gateway, request.header("authorization"))
+        principal = await request_principal(gateway, request)
         stored = await sessions.stop_session(gateway, principal, session_id_of(request))
         await self.respond_json(200 if stored.ended else 202, session_body(stored))
 
@@ -142,7 +144,7 @@ class AckConsumer(StreamConsumer):
 
     async def handle(self, request: Request) -> None:
         gateway = current()
-        principal = await authenticate(gateway, request.header("authorization"))
+        principal = await request_principal(gateway, request)
         seq = _seq_of(request.body)
         delivered = await sessions.acknowledge(gateway, principal, session_id_of(request), seq)
         await self.respond_json(200, {"delivered_seq": delivered})

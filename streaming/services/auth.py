@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.conf import conf
-from streaming.errors import AuthenticationFailed
+from streaming.errors import AuthenticationFailed, InvalidRequest
 from streaming.runtime.gateway import Gateway
 from streaming.runtime.live import Principal
 from streaming.services.demo_tokens import DEMO_TENANT, PREFIX, read_demo_token
@@ -20,6 +20,7 @@ FROM streaming_apikey k JOIN streaming_tenant t ON t.id = k.tenant_id
 WHERE k.key_hash = %s AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
 """
 _CACHE_ENTRIES = 10_000
+MAX_USER = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,28 @@ class _Cached:
 _cache: dict[str, _Cached] = {}
 
 
-async def authenticate(gateway: Gateway, authorization: str | None) -> Principal:
+async def authenticate(
+    gateway: Gateway, authorization: str | None, user: str | None = None
+) -> Principal:
     """The principal behind an API key; a good key is trusted for ``auth_cache_seconds``.
 
-    Raises ``AuthenticationFailed``.
+    ``user``: the end user that the client's backend speaks for (``X-Unbroken-User``); a credential
+    that is bound to an end user speaks for that one. Raises ``AuthenticationFailed``, and
+    ``InvalidRequest`` for what is no name of a user.
     """
+    return named(await _principal(gateway, authorization), user)
+
+
+def named(principal: Principal, user: str | None) -> Principal:
+    """``principal`` as the end user it speaks for. Raises ``InvalidRequest``."""
+    if user is None or principal.end_user:
+        return principal
+    if len(user) > MAX_USER or "\x00" in user:
+        raise InvalidRequest(f"The user must have at most {MAX_USER} characters.", param="user")
+    return replace(principal, end_user=user)
+
+
+async def _principal(gateway: Gateway, authorization: str | None) -> Principal:
     scheme, _, secret = (authorization or "").partition(" ")
     secret = secret.strip()
     if scheme.lower() != "bearer" or not secret:
