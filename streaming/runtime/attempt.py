@@ -17,8 +17,8 @@ from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation
 from streaming.fleet.nodes import Node
 from streaming.runtime.live import LiveSession
-from streaming.runtime.stall import StallTimer
 from streaming.runtime.records import Record, RecordKind, now, printable
+from streaming.runtime.stall import StallTimer
 
 # How long the usage may take that an engine sends after the answer has finished.
 USAGE_SECONDS = 0.25
