@@ -16,8 +16,9 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "seeded": {"temperature": 1, "seed": 7},
 }
 
-# What the death of a process looks like from its connections.
-DEATHS = {"closed_early", "connection_reset"}
+# What the death of a process looks like from its connections: the stream's, and for llama.cpp the
+# one over which the ids of long characters are asked for.
+DEATHS = {"closed_early", "connection_reset", "refused"}
 
 
 def answer_to(prompt: str, **parameters: Any) -> Answer:
