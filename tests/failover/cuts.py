@@ -69,6 +69,8 @@ def check_reply(sql: Sql, reply: Reply, answer: Answer) -> None:
 
 def check_cut(group: Group, reply: Reply, answer: Answer, *, cuts: Sequence[int]) -> None:
     """Nodes died after the tokens ``cuts``, and each next one went on from the exact token."""
+    for node in group.nodes[: len(cuts)]:
+        node.wait_dead()
     check_reply(group.sql, reply, answer)
     log = stored_log(group.sql, reply.session_id)
     assert log.ids == answer.token_ids
