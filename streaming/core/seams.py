@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 from streaming.core.chunks import UNKNOWN_ID, Token
 from streaming.core.failures import AttemptFailed, Cause
@@ -39,14 +40,17 @@ def seam_grade(
 class Suppressor:
     """Compares a regenerated answer with what the reader has, and lets only what is new pass.
 
-    Raises ``AttemptFailed(MISMATCH)`` at the first character that differs.
+    ``token_ids`` are those of the log. Raises ``AttemptFailed(MISMATCH)`` at the first character
+    that differs.
     """
 
-    __slots__ = ("_known", "_position", "repeated_tokens")
+    __slots__ = ("_joined", "_known", "_position", "_token_ids", "repeated_tokens")
 
-    def __init__(self, known: str) -> None:
+    def __init__(self, known: str, token_ids: Sequence[int]) -> None:
         self._known = known
+        self._token_ids = token_ids
         self._position = 0
+        self._joined = False
         self.repeated_tokens = 0
 
     @property
@@ -59,7 +63,12 @@ class Suppressor:
         fresh = []
         for token in tokens:
             if self.done:
-                fresh.append(token)
+                if self._joined:
+                    fresh.append(token)
+                elif not token.text and self._is_in_log(token):
+                    self.repeated_tokens += 1
+                else:
+                    fresh.append(self._join(token))
                 continue
             have = len(token.text)
             known = self._known[self._position : self._position + have]
@@ -69,7 +78,19 @@ class Suppressor:
                 )
             self._position += len(known)
             if have > len(known):
+                self._joined = True
                 fresh.append(Token(UNKNOWN_ID, token.text[len(known) :]))
             else:
                 self.repeated_tokens += 1
         return fresh
+
+    def _is_in_log(self, token: Token) -> bool:
+        """Whether the log, which may end with the beginning of a character, has it already."""
+        at = self.repeated_tokens
+        return at < len(self._token_ids) and self._token_ids[at] == token.id
+
+    def _join(self, token: Token) -> Token:
+        """The first new token. Ids that do not follow on those of the log are as good as unknown."""
+        self._joined = True
+        follows = self.repeated_tokens >= len(self._token_ids)
+        return token if follows else Token(UNKNOWN_ID, token.text)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import httpx
 
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
-from streaming.core.failures import AttemptFailed, Cause
+from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.sse import EventTooLong, SSEParser
 from streaming.engines.base import Generation, Message, NodeReport
 from streaming.engines.http import (
@@ -95,15 +95,19 @@ class LlamaCpp:
                         payloads = parser.feed(data)
                     except EventTooLong as exc:
                         raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
-                    chunks = []
-                    for payload in payloads:
-                        event = parsed(payload)
-                        if not isinstance(event, dict) or "error" in event:
-                            raise_for_error(event["error"] if isinstance(event, dict) else event)
-                        with expected_shape():
-                            chunk, predicted = await self._chunk(event, predicted, generation)
-                        finished = finished or chunk.finish_reason is not None
-                        chunks.append(chunk)
+                    chunks: list[TokenChunk] = []
+                    try:
+                        for payload in payloads:
+                            event = _event(payload)
+                            with expected_shape():
+                                chunk, predicted = await self._chunk(event, predicted, generation)
+                            finished = finished or chunk.finish_reason is not None
+                            chunks.append(chunk)
+                    except (AttemptFailed, RejectedByEngine):
+                        # Tokens that came together with an error have come all the same.
+                        if chunks:
+                            yield chunks
+                        raise
                     if chunks:
                         yield chunks
         if not finished:
@@ -142,6 +146,16 @@ class LlamaCpp:
 
     async def abort(self, request_id: str) -> None:
         """Closing the connection aborts; there is no call for it."""
+
+
+def _event(payload: bytes) -> dict[str, Any]:
+    """One event. Raises what an error object means."""
+    event = parsed(payload)
+    if not isinstance(event, dict):
+        raise AttemptFailed(Cause.MALFORMED, f"not an event: {payload[:80]!r}")
+    if "error" in event:
+        raise_for_error(event["error"])
+    return event
 
 
 def _body(generation: Generation) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import httpx
 
 from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
-from streaming.core.failures import AttemptFailed, Cause
+from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.sse import EventTooLong, SSEParser
 from streaming.engines.base import Generation, Message, NodeReport
 from streaming.engines.http import (
@@ -101,8 +101,15 @@ class VLLM:
                         payloads = parser.feed(data)
                     except EventTooLong as exc:
                         raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
-                    with expected_shape():
-                        chunks = reader.read(payloads)
+                    chunks: list[TokenChunk] = []
+                    try:
+                        with expected_shape():
+                            reader.read(payloads, chunks)
+                    except (AttemptFailed, RejectedByEngine):
+                        # Tokens that came together with an error have come all the same.
+                        if chunks:
+                            yield chunks
+                        raise
                     if chunks:
                         yield chunks
         if not reader.finished:
@@ -123,8 +130,8 @@ class _EventReader:
         self._tokens = 0
         self.finished = False
 
-    def read(self, payloads: list[bytes]) -> list[TokenChunk]:
-        chunks: list[TokenChunk] = []
+    def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
+        """Add the chunks of some events to ``chunks``, up to the one that fails."""
         for payload in payloads:
             if payload == b"[DONE]":  # proves nothing: it follows errors and aborts too
                 continue
@@ -143,7 +150,6 @@ class _EventReader:
             if not self._seen_first:
                 self._check_first(event, choice)
             chunks.append(self._chunk(choice, usage))
-        return chunks
 
     def _chunk(self, choice: dict[str, Any], usage: dict[str, Any] | None) -> TokenChunk:
         finish = choice.get("finish_reason")

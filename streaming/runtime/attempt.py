@@ -64,7 +64,7 @@ class AttemptRun:
         self._first_seq = session.log.last_seq + 1
         self._stops = StopMatcher(session.request.stop)
         if self.known:
-            self._suppressor = Suppressor(self.known)
+            self._suppressor = Suppressor(self.known, list(session.log.token_ids))
         session.log.record(self._start_record())
         session.tell("attempt", attempt=self.number, node=self.node.name, seq=session.log.last_seq)
         try:

@@ -90,7 +90,7 @@ async def test_an_end_inside_a_character_counts_its_tokens():
         (event("a", "[1]", 1).replace(b'predicted":1', b'predicted":"1"'), Cause.MALFORMED),
         (event("a", "[1]", 1).replace(b'"a"', b"[]"), Cause.MALFORMED),
         (event("a", "[1]", 1)[:60] + b"\n\n", Cause.MALFORMED),
-        (b"data: []\n\n", Cause.ENGINE_ERROR),
+        (b"data: []\n\n", Cause.MALFORMED),
     ],
 )
 async def test_what_is_no_finish_fails_the_attempt(data, cause):

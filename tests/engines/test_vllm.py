@@ -178,3 +178,12 @@ async def test_an_odd_answer_to_a_call_fails_the_attempt(answer):
     with pytest.raises(AttemptFailed) as caught:
         await engine.dialect.render("smollm2", [])
     assert caught.value.cause is Cause.MALFORMED
+
+
+@pytest.mark.parametrize("failure", [b'data: {"error":{"code":500}}\n\n', b"data: {\n\n"])
+async def test_tokens_before_an_error_in_the_same_read_are_not_lost(failure):
+    engine = Recording("vllm", FIRST + SECOND + failure)
+    stream = engine.dialect.generate(generation())
+    assert await anext(stream) == MOON[:2]
+    with pytest.raises(AttemptFailed):
+        await anext(stream)

@@ -16,8 +16,9 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "seeded": {"temperature": 1, "seed": 7},
 }
 
-# What the death of a process looks like from its connections.
-DEATHS = {"closed_early", "connection_reset"}
+# What the death of a process looks like from its connections: the stream's, and for llama.cpp the
+# one over which the ids of long characters are asked for.
+DEATHS = {"closed_early", "connection_reset", "refused"}
 
 
 def answer_to(prompt: str, **parameters: Any) -> Answer:
@@ -68,6 +69,8 @@ def check_reply(sql: Sql, reply: Reply, answer: Answer) -> None:
 
 def check_cut(group: Group, reply: Reply, answer: Answer, *, cuts: Sequence[int]) -> None:
     """Nodes died after the tokens ``cuts``, and each next one went on from the exact token."""
+    for node in group.nodes[: len(cuts)]:
+        node.wait_dead()
     check_reply(group.sql, reply, answer)
     log = stored_log(group.sql, reply.session_id)
     assert log.ids == answer.token_ids
