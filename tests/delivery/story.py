@@ -19,6 +19,7 @@ import orjson
 from tests.durability.stored import StoredLog, stored_log
 from tests.engine_simulator.model import Answer, expected_answer
 from tests.stack import Stack
+from tests.websocket.schema import check_event
 
 TROUBLE = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -68,6 +69,7 @@ class Story:
             self._take_event(fields["event"], fields.get("id"), orjson.loads(fields["data"]))
 
     def _take_event(self, name: str, event_id: str | None, data: dict[str, Any]) -> None:
+        check_event(name, data)
         assert (event_id is not None) == (name in ("token", "done", "error")), (name, event_id)
         if event_id is not None:
             seq = int(event_id)
