@@ -8,7 +8,6 @@ from uuid import UUID
 
 from streaming.core.ids import uuid7
 from streaming.errors import IdempotencyMismatch, InvalidRequest, JournalUnavailable
-from streaming.runtime.adoption import stored_session
 from streaming.runtime.gateway import Gateway
 from streaming.runtime.live import Principal
 
@@ -20,6 +19,11 @@ INSERT INTO streaming_idempotencykey (tenant_id, end_user, key, body_digest, ses
 VALUES (%s, %s, %s, %s, %s, now())
 ON CONFLICT (tenant_id, end_user, key) DO NOTHING
 RETURNING session_id
+"""
+_CLAIMED = """
+SELECT k.session_id, k.body_digest, f.session_id IS NOT NULL
+FROM streaming_idempotencykey k LEFT JOIN session_fence f ON f.session_id = k.session_id
+WHERE k.tenant_id = %s AND k.end_user = %s AND k.key = %s
 """
 # A claim whose process died before the session was durable is free again.
 _RECLAIM = """
@@ -41,26 +45,33 @@ async def claim(
     """
     if not key or len(key) > 255 or not key.isprintable():
         raise InvalidRequest("Idempotency-Key must be 1 to 255 printable characters.")
+    owner = (principal.tenant_id, end_user, key)
     digest = hashlib.sha256(body).digest()
     fresh = uuid7()
-    async with gateway.pool.connection() as connection:
-        cursor = await connection.execute(
-            _CLAIM, (principal.tenant_id, end_user, key, digest, fresh)
-        )
-        if await cursor.fetchone() is not None:
-            return fresh, True
-        cursor = await connection.execute(
-            "SELECT session_id, body_digest FROM streaming_idempotencykey"
-            " WHERE tenant_id = %s AND end_user = %s AND key = %s",
-            (principal.tenant_id, end_user, key),
-        )
-        row = await cursor.fetchone()
-    if row is None:  # released between the two statements
-        raise JournalUnavailable(retry_after=1)
-    session_id, claimed_digest = row
-    if bytes(claimed_digest) != digest:
-        raise IdempotencyMismatch
-    return await _wait_for(gateway, principal, end_user, key, session_id)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 2 * CREATION_SECONDS
+    while loop.time() < deadline:
+        # The row is read again each time: it may be released, or claimed anew by somebody else.
+        async with gateway.pool.connection() as connection:
+            cursor = await connection.execute(_CLAIM, (*owner, digest, fresh))
+            if await cursor.fetchone() is not None:
+                return fresh, True
+            cursor = await connection.execute(_CLAIMED, owner)
+            row = await cursor.fetchone()
+            if row is None:
+                continue
+            session_id, claimed_digest, is_durable = row
+            if bytes(claimed_digest) != digest:
+                raise IdempotencyMismatch
+            if is_durable:
+                return session_id, False
+            cursor = await connection.execute(
+                _RECLAIM, (fresh, *owner, session_id, CREATION_SECONDS)
+            )
+            if await cursor.fetchone() is not None:
+                return fresh, True
+        await asyncio.sleep(POLL_SECONDS)
+    raise JournalUnavailable(retry_after=1)
 
 
 async def release(gateway: Gateway, session_id: UUID) -> None:
@@ -69,24 +80,3 @@ async def release(gateway: Gateway, session_id: UUID) -> None:
         await connection.execute(
             "DELETE FROM streaming_idempotencykey WHERE session_id = %s", (session_id,)
         )
-
-
-async def _wait_for(
-    gateway: Gateway, principal: Principal, end_user: str, key: str, session_id: UUID
-) -> tuple[UUID, bool]:
-    """The other request has claimed the key and is creating the session."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + 2 * CREATION_SECONDS
-    while loop.time() < deadline:
-        if await stored_session(gateway.pool, session_id) is not None:
-            return session_id, False
-        fresh = uuid7()
-        async with gateway.pool.connection() as connection:
-            cursor = await connection.execute(
-                _RECLAIM,
-                (fresh, principal.tenant_id, end_user, key, session_id, CREATION_SECONDS),
-            )
-            if await cursor.fetchone() is not None:
-                return fresh, True
-        await asyncio.sleep(POLL_SECONDS)
-    raise JournalUnavailable(retry_after=1)
