@@ -47,9 +47,12 @@ _templates: dict[str, str] = {}  # by server URL: the name of its migrated templ
 class Gateway:
     """One gateway process; ``url`` and ``port`` stay the same over :meth:`start_again`."""
 
-    def __init__(self, name: str, env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, name: str, env: Mapping[str, str], log: Path, *, host: str = "127.0.0.1"
+    ) -> None:
         self.name = name
         self.env = env
+        self.host = host
         self.log_path = log
         self.port = 0
         self._start()
@@ -104,7 +107,7 @@ class Gateway:
             self.process.stdout.close()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "gateway_project.server", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", "gateway_project.server", "--host", self.host]
         with self.log_path.open("ab") as log:
             self.process = spawn(
                 [*command, "--port", str(self.port)],
@@ -176,9 +179,9 @@ class Stack:
     def gateway(self, number: int = 0) -> Gateway:
         return self.gateways[number]
 
-    def start_gateway(self, **env: str) -> Gateway:
+    def start_gateway(self, *, host: str = "127.0.0.1", **env: str) -> Gateway:
         """One more gateway process, listening when this returns."""
-        gateway = self._spawn_gateway(env)
+        gateway = self._spawn_gateway(env, host)
         gateway.wait_until_ready()
         return gateway
 
@@ -303,9 +306,9 @@ class Stack:
         for gateway in [self._spawn_gateway({}) for _ in range(self._wanted)]:
             gateway.wait_until_ready()
 
-    def _spawn_gateway(self, env: Mapping[str, str]) -> Gateway:
+    def _spawn_gateway(self, env: Mapping[str, str], host: str = "127.0.0.1") -> Gateway:
         name = f"gateway-{len(self.gateways)}"
-        gateway = Gateway(name, self.env(**env), self.directory / f"{name}.log")
+        gateway = Gateway(name, self.env(**env), self.directory / f"{name}.log", host=host)
         self.gateways.append(gateway)
         return gateway
 

@@ -269,18 +269,18 @@ class GatewayServer(daphne.server.Server):
 
     def timeout_checker(self) -> None:
         """WebSocket pings and timeouts, vanished peers; survives whatever one connection does."""
-        for protocol in [*self.channels, *self.connections]:
+        for protocol in list(self.connections):
             try:
-                if protocol in self.connections:
-                    protocol.check_timeouts()
-                transport = protocol.transport
-                if isinstance(transport, GatewayTransport) and transport.has_vanished(
-                    self.vanished_seconds
-                ):
-                    logger.info("a client has vanished: its connection is cut")
-                    transport.abortConnection()
+                protocol.check_timeouts()
             except Exception:  # one odd connection must not cost the others their pings
                 logger.exception("timeout check of %r failed", protocol)
+        # HTTP connections (also those that are idle), and those that became WebSockets.
+        for transport in {protocol.transport for protocol in [*self.channels, *self.connections]}:
+            if isinstance(transport, GatewayTransport) and transport.has_vanished(
+                self.vanished_seconds
+            ):
+                logger.info("a client has vanished: its connection is cut")
+                transport.abortConnection()
         reactor.callLater(2, self.timeout_checker)
 
     # Shutdown

@@ -20,7 +20,7 @@ from twisted.internet import error, interfaces, tcp
 from zope.interface import implementer
 
 # Bytes in user space above which ``send()`` waits.
-HIGH_WATER = 16 * 1024
+HIGH_WATER = 8 * 1024
 # Bytes the kernel may hold that it has not sent yet. Unlike a small SO_SNDBUF this does not limit
 # what is in flight, so long fat networks keep their throughput.
 NOTSENT_LOWAT = 16 * 1024

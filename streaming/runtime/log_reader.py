@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool
 from streaming.conf import conf
 from streaming.core.digest import RunningDigest
 from streaming.errors import JournalUnavailable
-from streaming.runtime.token_log import LogSlice, Segment, SessionLog
+from streaming.runtime.token_log import LogSlice, Segment, SessionLog, joined
 
 ROWS_AT_ONCE = 200
 RETRY_SECONDS = 0.2
@@ -23,7 +24,7 @@ RETRY_SECONDS = 0.2
 async def slice_from_database(
     pool: AsyncConnectionPool, session_id: UUID, seq: int
 ) -> LogSlice | None:
-    """Durable tokens beyond ``seq``, at most ``ROWS_AT_ONCE`` checkpoints of them.
+    """Durable tokens beyond ``seq``: a piece of them, from at most ``ROWS_AT_ONCE`` checkpoints.
 
     Waits while the database is away. Raises ``JournalUnavailable`` when that takes too long.
     """
@@ -40,9 +41,7 @@ async def slice_from_database(
             break
     if not segments:
         return None
-    last = segments[-1]
-    text = "".join(segment.after(seq, last.last_seq) for segment in segments)
-    return LogSlice(last.last_seq, text, last.terminal)
+    return joined(segments, seq, segments[-1].last_seq)
 
 
 async def _segments(pool: AsyncConnectionPool, session_id: UUID, seq: int) -> list[Segment]:
@@ -70,24 +69,37 @@ async def full_text(pool: AsyncConnectionPool, log: SessionLog) -> str:
     return "".join(parts)
 
 
-async def read_log(
-    connection: psycopg.AsyncConnection[tuple[Any, ...]], session_id: UUID
-) -> tuple[array[int], RunningDigest, bool]:
-    """All token ids, the running digest over them and their text, and whether it is the stored one."""
-    token_ids: array[int] = array("i")
-    digest = RunningDigest()
-    stored = digest.digest()
+@dataclass(slots=True)
+class StoredLog:
+    """All of a log that is durable, as its next owner goes on from it."""
+
+    token_ids: array[int] = field(default_factory=lambda: array("i"))
+    digest: RunningDigest = field(default_factory=RunningDigest)
+    stored_digest: bytes = RunningDigest().digest()
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether ids and text are those that were written."""
+        return self.stored_digest == self.digest.digest()
+
+
+async def read_logs(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], session_ids: list[UUID]
+) -> dict[UUID, StoredLog]:
+    """The logs of sessions, also of those that have no token yet."""
+    logs = {session_id: StoredLog() for session_id in session_ids}
     async with connection.cursor(binary=True) as cursor:
         await cursor.execute(
-            "SELECT token_ids, text, digest FROM streaming_tokencheckpoint"
-            " WHERE session_id = %s ORDER BY first_seq",
-            (session_id,),
+            "SELECT session_id, token_ids, text, digest FROM streaming_tokencheckpoint"
+            " WHERE session_id = ANY(%s) ORDER BY session_id, first_seq",
+            (session_ids,),
         )
-        async for ids, text, row_digest in cursor:
-            token_ids.frombytes(bytes(ids))
-            digest.update(bytes(ids), bytes(text))
-            stored = bytes(row_digest)
-    return token_ids, digest, stored == digest.digest()
+        async for session_id, ids, text, digest in cursor:
+            log = logs[session_id]
+            log.token_ids.frombytes(bytes(ids))
+            log.digest.update(bytes(ids), bytes(text))
+            log.stored_digest = bytes(digest)
+    return logs
 
 
 def _segment(first: int, last: int, text: bytes, ends: bytes, terminal: Any) -> Segment:

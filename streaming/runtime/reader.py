@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from streaming.conf import conf
 
+MARK_BYTES = 512
+"""The finest that is told apart of what was written and not yet taken."""
 WEAK_RTT_US = 300_000
 WEAK_RETRANSMITS = 3
 
@@ -64,7 +66,11 @@ class Reader:
         self.cursor = max(self.cursor, seq)
         self.progressed_at = now
         if self.socket is not None:
-            self._marks.append((self.socket.written, seq))
+            mark, marks = (self.socket.written, seq), self._marks
+            if len(marks) >= 2 and marks[-1][0] - marks[-2][0] < MARK_BYTES:
+                marks[-1] = mark  # events are small, and a reader that is stuck keeps its marks
+            else:
+                marks.append(mark)
 
     def acked(self, seq: int) -> None:
         """The client says that it has ``seq``; it cannot have more than was sent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -50,6 +50,26 @@ class Segment(NamedTuple):
         begin = min(max(0, seq - self.first_seq + 1), count)
         end = min(upto - self.first_seq + 1, count)
         return self.text[self.ends[begin - 1] if begin else 0 : self.ends[end - 1] if end else 0]
+
+
+PIECE_CHARS = 4 * 1024
+"""How much of a log a reader gets at once, whole segments: it may wait in memory for a slow one."""
+
+
+def joined(segments: Iterable[Segment], seq: int, limit: int) -> LogSlice:
+    """The tokens after ``seq``, up to ``limit`` or to the size of a piece. There must be some."""
+    parts: list[Segment] = []
+    size = 0
+    for segment in segments:
+        if segment.last_seq > seq:
+            if segment.first_seq > limit or size >= PIECE_CHARS:
+                break
+            parts.append(segment)
+            size += len(segment.text)
+    last = parts[-1]
+    upto = min(limit, last.last_seq)
+    text = "".join(segment.after(seq, upto) for segment in parts)
+    return LogSlice(upto, text, last.terminal if upto == last.last_seq else None)
 
 
 @dataclass(slots=True, eq=False)
@@ -272,14 +292,7 @@ class SessionLog:
             return LogSlice(newest.last_seq, newest.text, newest.terminal)
         if self._durable[0].first_seq > seq + 1:
             raise LookupError(f"{self!r} keeps only what follows {self._durable[0].first_seq - 1}")
-        parts = [
-            segment
-            for segment in self._durable
-            if segment.last_seq > seq and segment.first_seq <= limit
-        ]
-        text = "".join(segment.after(seq, limit) for segment in parts)
-        last = parts[-1]
-        return LogSlice(limit, text, last.terminal if limit == last.last_seq else None)
+        return joined(self._durable, seq, limit)
 
     def changed(self) -> asyncio.Future[None]:
         """A future that is done at the next change: more is durable, the log is lost, or ``wake``.
