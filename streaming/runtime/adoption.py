@@ -7,10 +7,10 @@ the owner. What the winner needs stands in PostgreSQL: request, seed, prompt ids
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -21,12 +21,12 @@ from streaming.core.chat import parse_chat_request
 from streaming.core.state import SessionState
 from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
-from streaming.runtime.log_reader import read_log
+from streaming.runtime.log_reader import StoredLog
 from streaming.runtime.runner import Resumption
 from streaming.runtime.token_log import SessionLog
 
 _STORED = f"""
-SELECT s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_disconnect, s.model, s.seed,
+SELECT s.id, s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_disconnect, s.model, s.seed,
     s.request, s.prompt_token_ids, s.prompt_tokens, s.state, s.finish_reason, s.error_code, s.cause,
     s.owner_id, s.protocol, s.created_at, s.ended_at, s.resume_until, s.purged_at,
     s.completion_tokens, s.failovers, s.discarded_tokens, f.epoch, f.durable_seq, f.delivered_seq,
@@ -35,7 +35,7 @@ FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 JOIN streaming_tenant t ON t.id = s.tenant_id
 LEFT JOIN streaming_gatewayinstance i ON i.id = s.owner_id
-WHERE s.id = %s
+WHERE s.id = ANY(%s)
 """
 
 
@@ -87,11 +87,19 @@ class StoredSession:
         is_own = self.owner_id == instance_id
         return self.state is SessionState.SUSPENDED or self.owner_is_dead or is_own
 
-    def may_end_as(self, state: SessionState) -> bool:
+    def end_now(self, wanted: SessionEnd | None) -> SessionEnd | None:
+        """How it has to end when it is taken over; None: it goes on."""
+        if wanted is None and self.stop_requested:
+            return SessionEnd(SessionState.STOPPED, cause="client_stop")
+        if wanted is None and self.window_is_over:
+            return SessionEnd(SessionState.ABANDONED, cause="abandoned")
+        return wanted
+
+    def may_end_as(self, end: SessionEnd | None) -> bool:
         """Whether that is still what has to become of it: others may have been faster."""
-        if state is SessionState.SUSPENDED:
+        if end is not None and end.state is SessionState.SUSPENDED:
             return self.state is not SessionState.SUSPENDED
-        return state is not SessionState.ABANDONED or self.window_is_over
+        return end is None or end.state is not SessionState.ABANDONED or self.window_is_over
 
     def belongs_to(self, principal: Principal) -> bool:
         """Whether the principal may see it: same tenant, and same end user."""
@@ -101,67 +109,85 @@ class StoredSession:
 async def stored_session(pool: AsyncConnectionPool, session_id: UUID) -> StoredSession | None:
     """The session, or None when there is none."""
     async with pool.connection() as connection:
-        return await read_session(connection, session_id)
+        found = await read_sessions(connection, [session_id])
+    return found[0] if found else None
 
 
-async def read_session(
-    connection: psycopg.AsyncConnection[tuple[Any, ...]], session_id: UUID
-) -> StoredSession | None:
-    """As ``stored_session``."""
-    cursor = await connection.execute(_STORED, (session_id,))
-    row = await cursor.fetchone()
-    if row is None:
-        return None
-    values = list(row)
-    values[11] = SessionState(values[11])
-    return StoredSession(session_id, *values)
+async def read_sessions(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], session_ids: list[UUID]
+) -> list[StoredSession]:
+    """Those that there are."""
+    cursor = await connection.execute(_STORED, (session_ids,))
+    rows = [list(row) for row in await cursor.fetchall()]
+    for row in rows:
+        row[12] = SessionState(row[12])
+    return [StoredSession(*row) for row in rows]
 
 
 # The log's length is compared too: an owner that is not dead after all may have ended it just now.
+# Nobody waits: a row that is locked is being written by an owner or taken by somebody else.
 _TAKE_OVER = """
-WITH won AS (
-    UPDATE session_fence SET epoch = epoch + 1, readers_until = NULL
-    WHERE session_id = %s AND epoch = %s AND durable_seq = %s
-    RETURNING session_id, epoch, durable_seq
+WITH free AS (
+    SELECT f.session_id, b.former FROM session_fence f
+    JOIN unnest(%s::uuid[], %s::int8[], %s::int8[], %s::int8[])
+        AS b(session_id, epoch, durable_seq, former)
+        ON b.session_id = f.session_id AND b.epoch = f.epoch AND b.durable_seq = f.durable_seq
+    FOR UPDATE OF f SKIP LOCKED
+), won AS (
+    UPDATE session_fence f SET epoch = f.epoch + 1, readers_until = NULL
+    FROM free WHERE f.session_id = free.session_id
+    RETURNING f.session_id, f.epoch, f.durable_seq, free.former
 ), taken AS (
     UPDATE streaming_streamsession s
     SET owner_id = %s, state = 'recovering', cause = '', resume_until = NULL
     FROM won WHERE s.id = won.session_id
 ), told AS (
     INSERT INTO streaming_sessionevent (session_id, at, kind, seq, data)
-    SELECT session_id, clock_timestamp(), 'taken_over', durable_seq, %s::jsonb FROM won
+    SELECT session_id, clock_timestamp(), 'taken_over', durable_seq,
+        jsonb_build_object('from', former, 'to', %s::int8, 'reason', %s::text)
+    FROM won
 ), closed AS (  -- what the former owner can no longer write down
     UPDATE streaming_attempt a SET ended_at = clock_timestamp(), end_reason = %s
     FROM won WHERE a.session_id = won.session_id AND a.ended_at IS NULL
 )
-SELECT epoch, (SELECT coalesce(max(number), 0) FROM streaming_attempt a WHERE a.session_id = won.session_id)
+SELECT session_id, epoch,
+    (SELECT coalesce(max(number), 0) FROM streaming_attempt a WHERE a.session_id = won.session_id)
 FROM won
 """
 
 
 async def take_over(
     connection: psycopg.AsyncConnection[tuple[Any, ...]],
-    stored: StoredSession,
+    seen: Sequence[StoredSession],
     instance_id: int,
     reason: str,
-) -> tuple[int, int] | None:
-    """Become the owner of a session that stands as ``stored`` says: the new epoch, and the number
-    of its last attempt.
+) -> dict[UUID, tuple[int, int]]:
+    """Become the owner of those sessions that still stand as they were seen.
 
-    None: somebody else was faster, or it has ended. One statement: whoever waits for a fence row
-    is never kept waiting for us.
+    For each that was won, its new epoch and the number of its last attempt. One statement, however
+    many they are: all sessions of a process may have to be taken over at once.
     """
-    why = orjson.dumps({"from": stored.owner_id, "to": instance_id, "reason": reason}).decode()
     cursor = await connection.execute(
         _TAKE_OVER,
-        (stored.id, stored.epoch, stored.durable_seq, instance_id, why, reason),
+        (
+            [stored.id for stored in seen],
+            [stored.epoch for stored in seen],
+            [stored.durable_seq for stored in seen],
+            [stored.owner_id for stored in seen],
+            instance_id,
+            instance_id,
+            reason,
+            reason,
+        ),
     )
-    return cast("tuple[int, int] | None", await cursor.fetchone())
+    return {
+        session_id: (epoch, attempts) for session_id, epoch, attempts in await cursor.fetchall()
+    }
 
 
-async def restore(
-    connection: psycopg.AsyncConnection[tuple[Any, ...]],
+def restore(
     stored: StoredSession,
+    stored_log: StoredLog,
     epoch: int,
     attempts: int,
     notify: Callable[[SessionLog], None],
@@ -172,10 +198,9 @@ async def restore(
     ``end``: the session was taken over only to end so. A log whose digest is not what was stored
     with it ends the session too: nobody may go on from tokens that are not the reader's.
     """
-    token_ids, digest, intact = await read_log(connection, stored.id)
     log = SessionLog(stored.id, epoch, notify)
-    log.continue_from(token_ids, digest, stored.delivered_seq)
-    if not intact:
+    log.continue_from(stored_log.token_ids, stored_log.digest, stored.delivered_seq)
+    if not stored_log.is_intact:
         end = SessionEnd(
             SessionState.FAILED,
             cause="log_corrupt",

@@ -24,6 +24,8 @@ from streaming.runtime.token_log import LogSlice
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
+ADOPTED_AT_ONCE = 25
+"""Few enough that the first of very many go on early."""
 LEASE_SECONDS = 1.0
 
 _POLL = f"""
@@ -95,7 +97,7 @@ class Follower:
         self,
         pool: AsyncConnectionPool,
         instance_id: int,
-        adopt: Callable[[UUID, str], Awaitable[bool]],
+        adopt: Callable[[list[UUID], str], Awaitable[None]],
         watch: Callable[[UUID, int], Awaitable[None]],
     ) -> None:
         self._pool = pool
@@ -103,7 +105,8 @@ class Follower:
         self._adopt = adopt
         self._watch = watch
         self._logs: dict[UUID, RemoteLog] = {}
-        self._adopting: dict[UUID, asyncio.Task[None]] = {}
+        self._adopting: set[UUID] = set()
+        self._adoptions: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
@@ -114,7 +117,7 @@ class Follower:
         self._task = asyncio.create_task(self._run(), name="follower")
 
     async def stop(self) -> None:
-        tasks = [*self._adopting.values(), *([self._task] if self._task else [])]
+        tasks = [*self._adoptions, *([self._task] if self._task else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -168,6 +171,7 @@ class Follower:
         async with self._pool.connection() as connection:
             cursor = await connection.execute(_POLL, (list(self._logs),))
             rows = await cursor.fetchall()
+        suspended, orphaned = [], []
         for session_id, state, durable_seq, owner_id, owner_is_dead in rows:
             log = self._logs.get(session_id)
             if log is None:
@@ -181,9 +185,11 @@ class Follower:
             if state is SessionState.SUSPENDED:
                 # A reader that is stuck is why it was suspended.
                 if any(not self._is_stuck(log, reader) for reader in log.readers):
-                    self._take_over(session_id, "resumed")
+                    suspended.append(session_id)
             elif not state.is_end and owner_is_dead:
-                self._take_over(session_id, "gateway_crash")
+                orphaned.append(session_id)
+        self._take_over(suspended, "resumed")
+        self._take_over(orphaned, "gateway_crash")
 
     def _is_stuck(self, log: RemoteLog, reader: Reader) -> bool:
         now = asyncio.get_running_loop().time()
@@ -209,20 +215,25 @@ class Follower:
             if log.owner_id is not None and log.owner_id != self._instance_id:
                 await self._watch(log.session_id, log.owner_id)
 
-    def _take_over(self, session_id: UUID, reason: str) -> None:
-        if session_id in self._adopting:
-            return
-        task = asyncio.create_task(self._adopt_one(session_id, reason), name=f"adopt {session_id}")
-        self._adopting[session_id] = task
-        task.add_done_callback(lambda _: self._adopting.pop(session_id, None))
+    def _take_over(self, session_ids: list[UUID], reason: str) -> None:
+        wanted = [session_id for session_id in session_ids if session_id not in self._adopting]
+        self._adopting.update(wanted)
+        for first in range(0, len(wanted), ADOPTED_AT_ONCE):
+            some = wanted[first : first + ADOPTED_AT_ONCE]
+            task = asyncio.create_task(self._adopt_some(some, reason), name="adoption")
+            self._adoptions.add(task)
+            task.add_done_callback(self._adoptions.discard)
 
-    async def _adopt_one(self, session_id: UUID, reason: str) -> None:
+    async def _adopt_some(self, session_ids: list[UUID], reason: str) -> None:
         try:
-            await self._adopt(session_id, reason)
+            await self._adopt(session_ids, reason)
         except (psycopg.Error, PoolTimeout) as exc:
-            logger.info("session %s cannot be taken over yet: %s", session_id, exc)
+            logger.info("%d sessions cannot be taken over yet: %s", len(session_ids), exc)
         except Exception:  # the edge of the task
-            logger.exception("a takeover failed", extra={"session": str(session_id)})
-        log = self._logs.get(session_id)
-        if log is not None:
-            log.wake()
+            logger.exception("a takeover failed")
+        finally:
+            self._adopting.difference_update(session_ids)
+        for session_id in session_ids:
+            log = self._logs.get(session_id)
+            if log is not None:
+                log.wake()

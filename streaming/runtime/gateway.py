@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from streaming.runtime.bus import Bus
 from streaming.runtime.follower import Follower
 from streaming.runtime.journal import Journal
 from streaming.runtime.live import LiveSession, SessionEnd
+from streaming.runtime.log_reader import read_logs
 from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
 from streaming.runtime.runner import Resumption, StreamRunner
@@ -99,51 +100,58 @@ class Gateway:
         self._watchers.pop(session.id, None)
         session.log.wake()
 
-    async def adopt(self, session_id: UUID, reason: str, end: SessionEnd | None = None) -> bool:
-        """Take a session over, to go on with it or to end it as ``end`` says.
+    async def adopt(
+        self, session_ids: Iterable[UUID], reason: str, end: SessionEnd | None = None
+    ) -> None:
+        """Take sessions over, to go on with them or to end them as ``end`` says.
 
-        False: it is somebody else's, has ended, or this process takes nothing more.
+        Passes over what is somebody else's or has ended. A process that drains only ends.
         """
-        if session_id in self.sessions or session_id in self._adopting:
-            return False
-        if self.draining and end is None:
-            return False
-        self._adopting.add(session_id)
+        wanted = [
+            session_id
+            for session_id in session_ids
+            if session_id not in self.sessions and session_id not in self._adopting
+        ]
+        if not wanted or (self.draining and end is None):
+            return
+        self._adopting.update(wanted)
         try:
-            return await self._adopt(session_id, reason, end)
+            async with self.pool.connection() as connection:
+                await self._adopt_on(connection, wanted, reason, end)
         finally:
-            self._adopting.discard(session_id)
-
-    async def _adopt(self, session_id: UUID, reason: str, end: SessionEnd | None) -> bool:
-        async with self.pool.connection() as connection:
-            adopted = await self._adopt_on(connection, session_id, reason, end)
-        if adopted is None:
-            return False
-        logger.info("session taken over: %s", reason, extra={"session": str(session_id)})
-        self.run(*adopted)
-        return True
+            self._adopting.difference_update(wanted)
 
     async def _adopt_on(
         self,
         connection: psycopg.AsyncConnection[tuple[Any, ...]],
-        session_id: UUID,
+        session_ids: list[UUID],
         reason: str,
         end: SessionEnd | None,
-    ) -> tuple[LiveSession, Resumption] | None:
-        stored = await adoption.read_session(connection, session_id)
+    ) -> None:
+        found = await adoption.read_sessions(connection, session_ids)
         # What the caller has seen may be over: another process was faster.
-        if stored is None or not stored.may_be_taken_by(self.instance_id):
-            return None
-        if end is None and stored.stop_requested:
-            end = SessionEnd(SessionState.STOPPED, cause="client_stop")
-        elif end is None and stored.window_is_over:
-            end = SessionEnd(SessionState.ABANDONED, cause="abandoned")
-        if end is not None and not stored.may_end_as(end.state):
-            return None
-        won = await adoption.take_over(connection, stored, self.instance_id, reason)
-        if won is None:
-            return None
-        return await adoption.restore(connection, stored, *won, self.journal.notify, end)
+        ends = {stored.id: stored.end_now(end) for stored in found}
+        takeable = [
+            stored
+            for stored in found
+            if stored.may_be_taken_by(self.instance_id) and stored.may_end_as(ends[stored.id])
+        ]
+        if not takeable:
+            return
+        won = await adoption.take_over(connection, takeable, self.instance_id, reason)
+        logs = await read_logs(connection, list(won))
+        for stored in takeable:
+            if stored.id in won:
+                self.run(
+                    *adoption.restore(
+                        stored,
+                        logs[stored.id],
+                        *won[stored.id],
+                        self.journal.notify,
+                        ends[stored.id],
+                    )
+                )
+                logger.info("session taken over: %s", reason, extra={"session": str(stored.id)})
 
     async def store_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
         """Move the delivered mark up to ``seq``; it never goes back, and never beyond the log."""
@@ -281,10 +289,9 @@ class Gateway:
             owned = {row[0] for row in await cursor.fetchall()}
         for session_id, on_disconnect, suspended in orphans:
             end = adoption.end_of_orphan(on_disconnect, suspended)
-            await self.adopt(session_id, end.cause if end else "gateway_crash", end)
+            await self.adopt([session_id], end.cause if end else "gateway_crash", end)
         now_unserved = owned - self.sessions.keys() - self._adopting
-        for session_id in now_unserved & unserved:
-            await self.adopt(session_id, "runner_lost")
+        await self.adopt(now_unserved & unserved, "runner_lost")
         return now_unserved
 
 

@@ -154,7 +154,7 @@ async def stop_session(gateway: Gateway, principal: Principal, session_id: UUID)
         if live is not None:
             live.ask_to_end(end)
         elif stored.state is SessionState.SUSPENDED or stored.owner_is_dead:
-            await gateway.adopt(session_id, "client_stop", end)
+            await gateway.adopt([session_id], "client_stop", end)
         elif stored.owner_id is not None:
             await gateway.bus.send(stored.owner_id, {"type": "stop", "session": str(session_id)})
         await asyncio.sleep(STOP_POLL_SECONDS)
