@@ -17,18 +17,26 @@ CONTINUATIONS = ("ids", "text", "regenerate")
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
     """``continuation``: ids (default), text or regenerate. ``template``: chatml or llama3.
+    ``prompt_cache``: on (default) or off.
 
     A node whose engine can neither take nor give token ids is continued from text, rendered with
     the named template; ``regenerate`` asks again from the start and suppresses what was delivered.
+    Without its prompt cache llama.cpp computes every continuation the same way, which makes greedy
+    answers repeatable across a seam; it costs the time of a whole prefill.
     """
 
     continuation: str = "ids"
     template: str = ""
+    prompt_cache: str = "on"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> NodeOptions:
         """Raise ``ValueError`` naming the option that is unknown or has an unknown value."""
-        allowed = {"continuation": CONTINUATIONS, "template": ("", *TEMPLATES)}
+        allowed = {
+            "continuation": CONTINUATIONS,
+            "template": ("", *TEMPLATES),
+            "prompt_cache": ("on", "off"),
+        }
         for name, value in options.items():
             if name not in allowed:
                 raise ValueError(f"unknown node option {name!r}; known: {', '.join(allowed)}")

@@ -28,7 +28,6 @@ _LIVE_ENDS = {
     SessionState.STOPPED,
     SessionState.CANCELLED,
     SessionState.FAILED,
-    SessionState.ABANDONED,
 }
 _MOVES: dict[SessionState, set[SessionState]] = {
     SessionState.CREATED: {SessionState.STREAMING, SessionState.RECOVERING, SessionState.SUSPENDED}

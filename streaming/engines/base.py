@@ -21,6 +21,7 @@ class Generation:
     ``prompt``: token ids, or text for nodes that take none, answer so far included.
     ``max_tokens``: None means as much as fits. ``produced``: how often each token id occurs in the
     answer so far, for penalties that an engine counts over its own output only.
+    ``prompt_cache``: whether the engine may use what it kept of other requests.
     ``request_id`` carries the attempt's number: engines abort by id.
     """
 
@@ -30,6 +31,7 @@ class Generation:
     min_tokens: int
     sampling: Sampling
     request_id: str
+    prompt_cache: bool = True
     produced: Counter[int] = field(default_factory=Counter)
     usage: EngineUsage = field(default_factory=EngineUsage)
 

@@ -166,7 +166,7 @@ def _body(generation: Generation) -> dict[str, Any]:
         "n_predict": -1 if generation.max_tokens is None else generation.max_tokens,
         "stream": True,
         "return_tokens": True,
-        "cache_prompt": True,
+        "cache_prompt": generation.prompt_cache,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         # The server's own defaults cut the distribution; OpenAI's do not.

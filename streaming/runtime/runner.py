@@ -243,6 +243,7 @@ class StreamRunner:
             ),
             sampling=replace(session.request.sampling, seed=session.seed),
             request_id=f"{session.id}-{self._attempts}",
+            prompt_cache=node.options.prompt_cache == "on",
             produced=ids,
         )
         return AttemptRun(
