@@ -11,6 +11,11 @@ from django.utils import timezone
 from streaming.core.nodes import NodeOptions
 
 
+OPTIONS_HELP = (
+    "continuation: ids, text or regenerate; template: chatml or llama3; prompt_cache: on or off"
+)
+
+
 class InferenceNode(models.Model):
     """One engine server. What is configured lives here; what is observed is reported here too."""
 
@@ -36,7 +41,7 @@ class InferenceNode(models.Model):
     admin_state = models.CharField(max_length=10, choices=Admin.choices, default=Admin.ACTIVE)
     source = models.CharField(max_length=12, choices=Source.choices, default=Source.ADMIN)
     weight = models.FloatField(default=1.0)
-    options = models.JSONField(default=dict, blank=True, help_text=NodeOptions.__doc__ or "")
+    options = models.JSONField(default=dict, blank=True, help_text=OPTIONS_HELP)
     created_at = models.DateTimeField(default=timezone.now)
 
     health = models.CharField(max_length=10, default="unknown", editable=False)
