@@ -117,6 +117,12 @@ class ShuttingDown(GatewayError):
     http_status = 503
 
 
+class Interrupted(ShuttingDown):
+    """This gateway process is shutting down; the answer goes on with its session elsewhere."""
+
+    resumable = True
+
+
 class NoHealthyNode(GatewayError):
     """No engine node that serves this model is healthy."""
 

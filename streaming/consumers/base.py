@@ -29,6 +29,7 @@ from streaming.consumers.request import (
 )
 from streaming.errors import (
     GatewayError,
+    Interrupted,
     JournalUnavailable,
     MethodNotAllowed,
     ShuttingDown,
@@ -252,7 +253,7 @@ class StreamConsumer(AsyncHttpConsumer):
         await self._cancel(handler)
         try:
             async with asyncio.timeout(1.0):  # a client that does not read must not hold us
-                await self._tell(ShuttingDown())
+                await self._tell(Interrupted() if self.started else ShuttingDown())
         except TimeoutError:
             pass
 
