@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from streaming.core.nodes import NodeOptions
 
-
 OPTIONS_HELP = (
     "continuation: ids, text or regenerate; template: chatml or llama3; prompt_cache: on or off"
 )
