@@ -126,12 +126,14 @@ class Door:
         *,
         leave_at: int | None = None,
         leave_when: Callable[[], bool] = lambda: False,
+        patience: Callable[[], float] = lambda: 0.0,
         query: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> bool:
         """One connection from the story's cursor; whether the story has its end.
 
-        Left at token ``leave_at`` by cutting the connection. Raises what breaks the connection.
+        Left at token ``leave_at`` by cutting the connection. ``patience``: seconds to wait before
+        more is read. Raises what breaks the connection.
         """
         story.connections += 1
         sent = {"last-event-id": str(story.cursor), **(headers or {})}
@@ -151,6 +153,8 @@ class Door:
                     if leave_when() or (leave_at is not None and story.cursor >= leave_at):
                         response.close()
                         return story.end is not None
+                if pause := patience():
+                    await asyncio.sleep(pause)
             assert not buffer, f"the stream ends inside an event: {buffer!r}"
         return story.end is not None
 
