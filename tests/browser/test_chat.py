@@ -118,7 +118,7 @@ async def test_the_stop_button_ends_the_answer_and_its_session(visit: Visit) -> 
     count = await shown_words(visit)
     await page.wait_for_timeout(300)
     assert await shown_words(visit) == count
-    assert session(visit)[1] == "cancelled"
+    assert session(visit)[1] == "stopped"
 
 
 async def test_shift_enter_breaks_the_line_and_enter_sends(visit: Visit) -> None:

@@ -90,7 +90,9 @@ def assert_all_whole(stack: Stack, seen: list[Seen]) -> None:
     for reader in seen:
         log = stored_log(stack, reader.session_id)
         assert log.text == reader.text
-        assert log.terminal == {"state": "completed", "finish_reason": reader.finish_reason}
+        assert log.terminal is not None
+        assert log.terminal["state"] == "completed"
+        assert log.terminal["finish_reason"] == reader.finish_reason
 
 
 @pytest.mark.usefixtures("clean_slate")

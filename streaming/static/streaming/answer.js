@@ -16,6 +16,8 @@ export class AnswerFailed extends Error {}
  */
 export async function ask(config, messages, tell, signal) {
   const response = await request(config, messages, signal);
+  const session = response.headers.get("X-Session-Id");
+  signal.addEventListener("abort", () => stop(config, session), { once: true });
   let finish = "";
   let tokens = 0;
   for await (const { event, data, id } of events(response.body)) {
@@ -34,6 +36,15 @@ export async function ask(config, messages, tell, signal) {
     finish = choice?.finish_reason || finish;
   }
   throw new AnswerFailed("The connection ended before the answer did.");
+}
+
+/** Leaving is not stopping: a reader who only left could come back for the rest. */
+function stop(config, session) {
+  fetch(`/v1/sessions/${session}/stop`, {
+    method: "POST",
+    headers: { Authorization: `Bearer ${config.token}` },
+    keepalive: true, // also when the page is being closed
+  }).catch(() => {}); // without a connection its grace period ends the work
 }
 
 async function request(config, messages, signal) {
