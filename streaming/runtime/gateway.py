@@ -141,17 +141,18 @@ class Gateway:
         won = await adoption.take_over(connection, takeable, self.instance_id, reason)
         logs = await read_logs(connection, list(won))
         for stored in takeable:
-            if stored.id in won:
-                self.run(
-                    *adoption.restore(
-                        stored,
-                        logs[stored.id],
-                        *won[stored.id],
-                        self.journal.notify,
-                        ends[stored.id],
-                    )
+            if stored.id not in won:
+                continue
+            epoch, attempts = won[stored.id]
+            try:
+                restored = adoption.restore(
+                    stored, logs[stored.id], epoch, attempts, self.journal.notify, ends[stored.id]
                 )
-                logger.info("session taken over: %s", reason, extra={"session": str(stored.id)})
+            except Exception:  # one bad session must not keep the others from going on
+                logger.exception("not restored", extra={"session": str(stored.id)})
+                continue
+            self.run(*restored)
+            logger.info("session taken over: %s", reason, extra={"session": str(stored.id)})
 
     async def store_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
         """Move the delivered mark up to ``seq``; it never goes back, and never beyond the log."""
