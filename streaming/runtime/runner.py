@@ -82,7 +82,7 @@ class StreamRunner:
         self._discarded = 0
         self._failed_at: float | None = None
         self._last_failure: AttemptFailed | None = None
-        self._tail_is_sure = resumption is None
+        self._tail_is_sure = resumption is None or session.log.last_seq == 0
         self._attempts_before = 0
         if resumption is not None:
             self._prompt = resumption.prompt

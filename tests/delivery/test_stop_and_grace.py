@@ -230,6 +230,19 @@ async def test_stop_races_the_return(pair: Pair) -> None:
     assert (stored.state, stored.cause) == ("stopped", "client_stop")
 
 
+async def test_owner_dies_before_the_first_token(pair: Pair) -> None:
+    """There is a prompt and no answer to continue."""
+    for engine in pair.engines:
+        engine.set_fault(kind="late_tokens", at_token=0, match="first token", arg=1.0)
+    story = await pair.door.create(pair.owner.url, question("first token", 40))
+    prompt = "SELECT prompt_tokens FROM streaming_streamsession WHERE id = %s"
+    await until(lambda: pair.stack.sql(prompt, story.session_id) != [(None,)])
+    pair.owner.kill()
+    await pair.door.read_on([pair.other.url], story)
+    assert story.is_whole
+    assert outcome(pair.stack, story).log.epochs == {2}
+
+
 # Without a stop
 
 
