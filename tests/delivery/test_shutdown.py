@@ -111,8 +111,7 @@ async def test_what_outlasts_the_grace_is_continued_elsewhere(start_stack, engin
             assert state_of(stack, story) == ("suspended", "gateway_shutdown")
         # The plain stream's client finds the rest by the sessions API.
         rest = Story(seen.messages, seen.session_id)
-        await door.read_on([new.url], rest)
-        await door.read_on([new.url], unread)
+        await asyncio.gather(*(door.read_on([new.url], story) for story in (rest, unread)))
         assert rest.is_whole
         assert rest.text.startswith(seen.text)
         assert unread.is_whole
