@@ -15,7 +15,7 @@ from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import Header, StreamConsumer, sse_headers
 from streaming.consumers.heartbeat import wanted_interval
 from streaming.consumers.openai_format import Completion, OpenAIWriter, whole_completion
-from streaming.consumers.request import Request
+from streaming.consumers.request import Request, named_end_user
 from streaming.core.chat import BadParameter, ChatRequest, NotSupported, parse_chat_request
 from streaming.errors import (
     InvalidRequest,
@@ -45,10 +45,7 @@ def parse_body(body: bytes) -> ChatRequest:
 
 async def request_principal(gateway: Gateway, request: Request) -> Principal:
     """Who asks: the API key, and the end user that it names. Raises ``AuthenticationFailed``."""
-    user = request.header("x-unbroken-user")
-    if user is not None:
-        # Names may be of any script; header values reach us as Latin-1.
-        user = user.encode("latin-1").decode("utf-8", "replace").strip()
+    user = named_end_user(request.headers)
     return await authenticate(gateway, request.header("authorization"), user)
 
 

@@ -58,6 +58,13 @@ def request_id(headers: Mapping[str, str]) -> str:
     return wanted if _SANE_REQUEST_ID.fullmatch(wanted) else uuid.uuid4().hex
 
 
+def named_end_user(headers: Mapping[str, str]) -> str | None:
+    """The end user that a backend speaks for: ``X-Unbroken-User``; None where it names none."""
+    user = headers.get("x-unbroken-user")
+    # Names may be of any script; header values reach us as Latin-1.
+    return None if user is None else user.encode("latin-1").decode("utf-8", "replace").strip()
+
+
 async def read_request(
     scope: Mapping[str, Any], receive: Receive, headers: Mapping[str, str], request_id: str
 ) -> Request:

@@ -23,6 +23,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from streaming.conf import conf
 from streaming.consumers.heartbeat import parsed_interval
 from streaming.consumers.openai_format import usage_of
+from streaming.consumers.request import named_end_user
 from streaming.core.chat import BadParameter, NotSupported, parse_chat_request
 from streaming.core.state import SessionState
 from streaming.errors import (
@@ -71,7 +72,9 @@ class ChatSocket(AsyncWebsocketConsumer):
             self._gateway = current()
             wanted = query.get("heartbeat")
             self._interval = parsed_interval(wanted[-1]) if wanted else conf().keepalive_seconds
-            principal = await authenticate(self._gateway, headers.get("authorization"))
+            principal = await authenticate(
+                self._gateway, headers.get("authorization"), named_end_user(headers)
+            )
         except AuthenticationFailed as exc:
             await self._tell_error(exc)
             await self.close(UNAUTHORISED)

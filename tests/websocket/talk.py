@@ -116,8 +116,10 @@ class Talk:
 
 
 @asynccontextmanager
-async def talk(url: str, key: str) -> AsyncIterator[Talk]:
+async def talk(url: str, key: str, user: str | None = None) -> AsyncIterator[Talk]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    if user is not None:
+        headers["X-Unbroken-User"] = user
     async with connect(
         url, additional_headers=headers, ping_interval=None, close_timeout=1
     ) as socket:

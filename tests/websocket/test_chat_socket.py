@@ -163,6 +163,23 @@ async def test_anothers_session_is_like_none(hall: Hall) -> None:
             assert followed.end["state"] == "stopped"
 
 
+async def test_the_handshake_names_the_end_user_of_all_messages(hall: Hall) -> None:
+    url, key = hall.owner.websocket_url + "/ws/chat/", hall.key
+    async with talk(url, key, user="eve") as mine, talk(url, key, user="bob") as other:
+        followed = await mine.begin(chat("named once", 200))
+        session = followed.opening["session"]
+        # Neither another socket's user nor a message of that socket speaks for eve.
+        for asked in ({}, {"user": "eve"}):
+            error = await other.error_of(
+                json.dumps({"type": "resume", "session": session, **asked})
+            )
+            assert error["error"]["code"] == "not_found"
+        async with talk(url, key, user="eve") as second_tab:
+            await second_tab.begin_again(session, 0)
+            await second_tab.say("stop", session=session)
+            await mine.read_until(lambda: followed.end is not None, 3)
+
+
 async def test_too_many_sessions(hall: Hall) -> None:
     async with hall.talk() as mine:
         for number in range(32):
