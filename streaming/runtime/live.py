@@ -58,7 +58,7 @@ class LiveSession:
     was_read: bool = False
     """Whether anybody has read it yet, since it was created, taken over or had to move."""
     lonely_since: float | None = None
-    """Loop time since which nobody reads it."""
+    """Loop time since which nobody was seen reading it; a visit between two looks clears it too."""
     evidence: Evidence = Evidence.NONE
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
@@ -89,6 +89,12 @@ class LiveSession:
         """``reader`` reads it here."""
         self.was_read = True
         self.readers.add(reader)
+        self.lonely_since = None
+
+    def leave(self, reader: Reader) -> None:
+        """``reader`` has gone. Its grace begins now, however short it stayed."""
+        self.readers.discard(reader)
+        self.lonely_since = None
 
     def expect_back(self) -> None:
         """A reader was sent to another connection: it has not left, and gets its time to come."""

@@ -70,7 +70,7 @@ class Presence:
             for session in lonely:
                 if session.id in read_elsewhere:
                     session.lonely_since = None
-                else:
+                elif session.lonely_since is not None:  # nobody came while we asked
                     apply_policy(session)
 
     def _is_lonely(self, session: LiveSession, now: float) -> bool:

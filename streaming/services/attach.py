@@ -124,7 +124,7 @@ class Attachment:
         self._stop_following()
         live = self._gateway.sessions.get(self.session_id)
         if live is not None:
-            live.readers.discard(self.reader)
+            live.leave(self.reader)
             if self.sent_away:
                 live.expect_back()
 
