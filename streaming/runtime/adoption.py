@@ -229,6 +229,7 @@ def restore(
         log=log,
         created=int(stored.created_at.timestamp()),
         state=stored.state if end is not None else SessionState.RECOVERING,
+        finish_reason=stored.finish_reason,
         prompt_tokens=stored.prompt_tokens,
         end_request=end,
     )

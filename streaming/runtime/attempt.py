@@ -143,8 +143,18 @@ class AttemptRun:
                 self._append(tokens)
                 self.tail_is_sure = len(chunk.token_ids) == 1
             if finish is not None:
+                self._note_finish(finish)
                 return finish
         return None
+
+    def _note_finish(self, finish: str) -> None:
+        """Store it in the flush of the last tokens: whoever takes the session over before its
+        terminal record is written must know that no engine may be asked for more."""
+        session = self.session
+        session.finish_reason = finish
+        session.log.record(
+            Record(RecordKind.SESSION_CHANGED, {"id": session.id, "finish_reason": finish})
+        )
 
     def _append(self, tokens: list[Token]) -> None:
         if self._first_token is None:

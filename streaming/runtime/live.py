@@ -51,6 +51,8 @@ class LiveSession:
     """Tokens after which a test key wants its engine to fail."""
     created: int = field(default_factory=lambda: int(time.time()))
     state: SessionState = SessionState.CREATED
+    finish_reason: str = ""
+    """Set with the last token: the answer is whole, whatever happens before it is closed."""
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
     controls: list[ControlEvent] = field(default_factory=list)

@@ -111,6 +111,9 @@ class StreamRunner:
         except Exception:  # the edge of the task: an unforeseen fault must end in a stored state
             logger.exception("the runner failed", extra={"session": str(session.id)})
             end = _failed(GatewayError("The gateway failed to go on with this answer."), "unknown")
+        if session.finish_reason and end.state is not SessionState.FAILED:
+            # The answer was whole before it was asked to end in another way.
+            end = _completed(session.finish_reason)
         await self._end(end)
 
     def _cause(self) -> str:
@@ -119,6 +122,8 @@ class StreamRunner:
     async def _produce(self) -> SessionEnd:
         """Attempt after attempt, until one finishes. Raises ``GatewayError`` when none can."""
         await self._wait_until_created()
+        if self._session.finish_reason:
+            return _completed(self._session.finish_reason)
         while True:
             node = await self._next_node()
             try:
@@ -136,7 +141,7 @@ class StreamRunner:
         begun = self._log.last_seq
         run.node.in_flight += 1
         try:
-            return SessionEnd(SessionState.COMPLETED, finish_reason=await run.run())
+            return _completed(await run.run())
         except RejectedByEngine as exc:
             if begun and self._log.last_seq == begun and not exc.in_stream:
                 # Another engine took this request: what is wrong is how it was to be continued.
@@ -229,7 +234,7 @@ class StreamRunner:
                 raise ContextLengthExceeded(
                     f"The prompt has {size} tokens; the model's context is {context}."
                 )
-            return SessionEnd(SessionState.COMPLETED, finish_reason="length")
+            return _completed("length")
         if grade is SeamGrade.REGENERATED and remaining is not None:
             remaining += produced
         self._attempts += 1
@@ -486,6 +491,10 @@ CREATION_SECONDS = 10.0
 
 MAX_UNWRITTEN = 2000
 """Tokens of one session that may wait for the journal before its engine is read no further."""
+
+
+def _completed(finish_reason: str) -> SessionEnd:
+    return SessionEnd(SessionState.COMPLETED, finish_reason=finish_reason)
 
 
 def _failed(error: GatewayError, cause: str) -> SessionEnd:

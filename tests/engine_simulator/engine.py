@@ -182,6 +182,7 @@ class Engine:
         except WrongPrefix as wrong:
             self.counters["wrong_prefixes"] += 1
             record["outcome"] = "wrong_prefix"
+            record["wrong"] = str(wrong)
             raise refuse(f"wrong prefix: {wrong}", "wrong_prefix") from wrong
         record["answer_tokens"] = generation.index
         cached = self.cache.lookup(prompt_ids)

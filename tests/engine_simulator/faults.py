@@ -44,7 +44,7 @@ class Fault:
 IN_STREAM: dict[str, Callable[[Stream, Fault], Awaitable[None]]] = {}
 # Before the first byte, or for the whole length of a request.
 BEFORE_STREAM = frozenset({"status", "freeze_first", "wrong_ids_echo", "wrong_model"})
-THROUGHOUT = frozenset({"slow", "jitter", "end_after_seconds"})
+THROUGHOUT = frozenset({"slow", "jitter", "end_after_seconds", "late_usage"})
 # Of the node rather than of a request: last until cleared.
 OF_THE_NODE = frozenset({"health_503", "refuse", "freeze_engine"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -147,6 +148,7 @@ class Stream:
         generation = self.generation
         loop = asyncio.get_running_loop()
         faults = self.engine.faults.for_stream(self._prompt_text, generation.index)
+        late = self.engine.faults.take("late_usage", self._prompt_text)
         first = generation.index
         while generation.finish_reason is None:
             limit = _FAR
@@ -162,11 +164,23 @@ class Stream:
                 events += self._advance()
                 if generation.finish_reason is not None:
                     break
+            if late is not None and generation.finish_reason is not None:
+                events = await self._send_finish_first(events, float(late.arg))
             if events:
                 self.send(events)
             await self.connection.drain()
             if not self.pace.is_steady():
                 await asyncio.sleep(0)
+
+    async def _send_finish_first(self, events: bytearray, seconds: float) -> bytearray:
+        """Send up to the event that finishes; return what comes ``seconds`` later."""
+        finish = re.search(rb'"(?:finish|stop)_reason":"[a-z]|"stop":true', events)
+        assert finish is not None
+        end = events.index(b"\n\n", finish.start()) + 2
+        self.send(events[:end])
+        await self.connection.flush()
+        await asyncio.sleep(seconds)
+        return events[end:]
 
     async def _strike(self, fault: Fault) -> None:
         if self.engine.faults.spend(fault):

@@ -126,6 +126,43 @@ async def test_an_owner_cut_from_the_database_is_replaced(stack_of_two, start_pr
     assert cut_off.process.poll() is None
 
 
+async def test_an_owner_that_dies_with_a_whole_answer_not_yet_closed(stack_of_two):
+    """Its last token is stored, its terminal record is not: no engine may be asked for more."""
+    stack, engines = stack_of_two()
+    for engine in engines:
+        engine.set_fault(kind="late_usage", arg=3600, times=-1)
+    async with Client(urls(stack), stack.api_key()) as client:
+        reading = await client.create(question("whole", 30), gateway=1)
+        task = asyncio.create_task(client.read_on(reading, gateways=(1, 0), seconds=30))
+        await until(lambda: reading.seq == reading.answer.completion_tokens)
+        stack.gateway(1).kill()
+        assert reading.end is None, "the terminal record was faster than the test"
+        await task
+        reading.must_be_whole()
+        assert epochs(stack, [reading]) == [2]
+        stored_log(stack, reading.session_id)
+    assert sum(engine.stats()["started"] for engine in engines) == 1
+
+
+@pytest.mark.parametrize("policy", ["suspend", "cancel"])
+async def test_a_whole_answer_is_completed_whatever_is_asked_before_it_is_closed(
+    stack_of_two, policy
+):
+    stack, engines = stack_of_two(gateways=1, env={"GRACE_SECONDS": "0"})
+    for engine in engines:
+        engine.set_fault(kind="late_usage", arg=3600, times=-1)
+    async with Client(urls(stack), stack.api_key(on_disconnect=policy)) as client:
+        stopped = await client.create(question("stopped", 30))
+        task = asyncio.create_task(client.read_on(stopped))
+        await until(lambda: stopped.seq == stopped.answer.completion_tokens)
+        await client.call("POST", f"/v1/sessions/{stopped.session_id}/stop")
+        await task
+        stopped.must_be_whole()
+        left = await client.create(question("left", 30))
+        await client.read(left, leave_at=left.answer.completion_tokens)
+        await until(lambda: states(stack, [left]) == {"completed": 1})
+
+
 async def test_three_processes_race_for_one_takeover(stack_of_two):
     """Readers of each session on all three survivors: one epoch step, one answer."""
     stack, engines = stack_of_two(pace=12, gateways=4)

@@ -31,8 +31,8 @@ class World:
     keys: dict[str, str]
     """By ``on_disconnect`` policy."""
     frozen: set[Gateway] = field(default_factory=set)
-    wrong_prefixes: int = 0
-    """Of engines that have died since."""
+    wrong_prefixes: list[str] = field(default_factory=list)
+    """What engines that have died since were wrongly asked for."""
     hand: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     """One thing after the other; and processes end with the thread that has started them."""
 
@@ -45,7 +45,7 @@ class World:
 
     def kill_engine(self, engine: SimulatorProcess) -> None:
         if engine.is_alive:
-            self.wrong_prefixes += engine.stats()["wrong_prefixes"]
+            self.wrong_prefixes += wrong_prefixes(engine)
             engine.kill()
 
     def kill_gateway(self, gateway: Gateway) -> None:
@@ -77,6 +77,12 @@ class World:
             self.revive_gateway(gateway)
         for engine in self.engines:
             self.revive_engine(engine)
+
+
+def wrong_prefixes(engine: SimulatorProcess) -> list[str]:
+    """What the engine was asked to go on from and refused: it was no answer of its model."""
+    requests = engine.stats()["requests"]
+    return [f"{r['request_id']}: {r['wrong']}" for r in requests if r["outcome"] == "wrong_prefix"]
 
 
 @contextmanager

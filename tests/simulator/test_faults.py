@@ -175,6 +175,13 @@ def test_end_after_seconds(node: SimulatorProcess) -> None:
     assert seen.ids == _ANSWER.token_ids[: len(seen.ids)]
 
 
+def test_late_usage(node: SimulatorProcess) -> None:
+    node.set_fault(kind="late_usage", arg=0.3)
+    began = time.monotonic()
+    assert _ask(node).ids == _ANSWER.token_ids
+    assert time.monotonic() - began > 0.3
+
+
 def test_refuse(node: SimulatorProcess) -> None:
     node.set_fault(kind="refuse")
     with pytest.raises(httpx.ConnectError):

@@ -83,9 +83,14 @@ async def test_streams_progress_fairly(vllm: SimulatorProcess) -> None:
             seen = seen[-16:] + data
         others_had.extend([] if others_had else received)
 
+    vllm.set_fault(kind="freeze_engine")  # until all of them are there
     pairs = [await asyncio.open_connection("127.0.0.1", vllm.port) for _ in received]
     for _, writer in pairs:
         writer.write(head.encode() + body)
+    async with asyncio.timeout(10):
+        while vllm.stats()["waiting"] < len(pairs):  # noqa: ASYNC110  it is another process
+            await asyncio.sleep(0.02)
+    vllm.clear_faults()
     await asyncio.gather(*(read(number, reader) for number, (reader, _) in enumerate(pairs)))
     for _, writer in pairs:
         writer.close()
