@@ -151,7 +151,10 @@ WITH free AS (
     FROM won WHERE a.session_id = won.session_id AND a.ended_at IS NULL
 )
 SELECT session_id, epoch,
-    (SELECT coalesce(max(number), 0) FROM streaming_attempt a WHERE a.session_id = won.session_id)
+    greatest(  -- the last attempt may not have been noted yet, though its tokens are there
+        (SELECT max(number) FROM streaming_attempt a WHERE a.session_id = won.session_id),
+        (SELECT max(attempt) FROM streaming_tokencheckpoint c WHERE c.session_id = won.session_id),
+        0)
 FROM won
 """
 

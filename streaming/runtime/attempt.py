@@ -65,7 +65,7 @@ class AttemptRun:
         self._stops = StopMatcher(session.request.stop)
         if self.known:
             self._suppressor = Suppressor(self.known, list(session.log.token_ids))
-        session.log.record(self._start_record())
+        session.log.note(self._start_record())
         session.tell("attempt", attempt=self.number, node=self.node.name, seq=session.log.last_seq)
         try:
             finish = await self._read()
@@ -170,13 +170,14 @@ class AttemptRun:
             self._recovery_ms = (self._first_token - self.failed_at) * 1000
             session.tell(
                 "recovered",
+                at_once=False,
                 attempt=self.number,
                 node=self.node.name,
                 grade=self.grade.value if self.grade else "",
                 seq=session.log.last_seq,
                 gap_ms=round(self._recovery_ms, 1),
             )
-            session.log.record(
+            session.log.note(
                 Record(
                     RecordKind.EVENT,
                     {
@@ -249,7 +250,7 @@ class AttemptRun:
         if self._suppressor is not None:
             self.discarded += self._suppressor.repeated_tokens
         produced = log.last_seq >= self._first_seq
-        log.record(
+        log.note(
             Record(
                 RecordKind.ATTEMPT_ENDED,
                 {

@@ -250,6 +250,8 @@ class Gateway:
         await self.follower.stop()
         await self.bus.stop()
         await self.watch.stop()
+        for session in self.sessions.values():
+            session.log.press()
         await self.journal.stop()
         try:
             await instance.retire(self.pool, self.instance_id)

@@ -76,10 +76,14 @@ class LiveSession:
         check_move(self.state, to)
         self.state = to
 
-    def tell(self, name: str, **data: Any) -> None:
-        """Let readers know what happens to the answer, after the last token so far."""
+    def tell(self, name: str, *, at_once: bool = True, **data: Any) -> None:
+        """Let readers know what happens to the answer, after the last token so far.
+
+        ``at_once`` False: with the next tokens, which are about to come.
+        """
         self.controls.append(ControlEvent(self.log.last_seq, name, data))
-        self.log.wake()
+        if at_once:
+            self.log.wake()
 
     @property
     def grace(self) -> float:

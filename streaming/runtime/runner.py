@@ -351,7 +351,7 @@ class StreamRunner:
             cause=failure.cause.value,
             seq=self._log.last_seq,
         )
-        self._log.record(
+        self._log.note(
             self._changed(state=session.state.value),
             record_event(
                 session.id, "recovering", self._log.last_seq, now(),
@@ -372,7 +372,7 @@ class StreamRunner:
         self._failures_in_row = 0
         self._failed_at = None
         session.move(SessionState.STREAMING)
-        self._log.record(
+        self._log.note(
             self._changed(
                 state=session.state.value,
                 first_token_at=now() if first else None,

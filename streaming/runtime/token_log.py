@@ -95,6 +95,11 @@ class _Run:
     terminal: dict[str, Any] | None = None
 
 
+NOTES_SECONDS = 0.25
+"""How long notes may wait. A node's death makes several for each of its streams, at the moment at
+which their readers wait for the first token of the next attempt."""
+
+
 class LogClosed(RuntimeError):
     """Something was appended after the terminal record, or after the log was lost."""
 
@@ -125,6 +130,9 @@ class SessionLog:
         self._notify = notify
         self._runs: deque[_Run] = deque()
         self._records: list[Record] = []
+        self._pressing = False
+        """Whether the records are due. Those of ``note`` wait for a while."""
+        self._timer: asyncio.TimerHandle | None = None
         self._digest = RunningDigest()
         self._durable_digest = self._digest.digest()
         self._durable: deque[Segment] = deque()
@@ -178,7 +186,26 @@ class SessionLog:
     def record(self, *records: Record) -> None:
         """Have records written in the same transaction as the tokens appended so far."""
         self._records += records
-        self._notify(self)
+        self.press()
+
+    def note(self, *records: Record) -> None:
+        """Have records written soon: no token waits for them, and no flush is made for them alone
+        before ``NOTES_SECONDS`` have passed. Whatever is recorded later takes them along."""
+        self._records += records
+        if not self._pressing and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(NOTES_SECONDS, self.press)
+
+    def press(self) -> None:
+        """Have what was noted written now."""
+        self._stop_timer()
+        if self._records:
+            self._pressing = True
+            self._notify(self)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def unwritten(self) -> int:
@@ -200,7 +227,7 @@ class SessionLog:
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._runs or self._records)
+        return bool(self._runs) or self._pressing
 
     def take(self) -> Batch:
         """Hand over what is to be written next: the tokens of one attempt, and all records.
@@ -209,8 +236,9 @@ class SessionLog:
         """
         run = self._runs.popleft() if self._runs else _Run(0)
         records: list[Record] = []
-        if not self._runs:
+        if self._pressing and not self._runs:
             records, self._records = self._records, []
+            self._pressing = False
         first = self._taken_seq + 1
         text = "".join(run.texts)
         ends: array[int] = array("i")
@@ -258,6 +286,8 @@ class SessionLog:
             self.lost = reason
         self._runs.clear()
         self._records.clear()
+        self._pressing = False
+        self._stop_timer()
         self.wake()
         if first and self.on_lost is not None:
             self.on_lost()
@@ -315,6 +345,7 @@ class SessionLog:
         while self._runs or self._records or self.durable_seq < self.last_seq or self.in_flight:
             if self.lost is not None:
                 raise self.lost
+            self.press()
             await self.changed()
         if self.lost is not None:
             raise self.lost
