@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-import httpx
-
 from streaming.core.chunks import EngineUsage, Sampling, TokenChunk
+from streaming.engines.http import EngineClient
 
 Message = Mapping[str, str]
 
@@ -53,7 +52,7 @@ class Dialect(Protocol):
     unsupported: ClassVar[frozenset[str]]
     """Sampling extras that this engine does not have."""
 
-    def __init__(self, client: httpx.AsyncClient, base_url: str) -> None: ...
+    def __init__(self, client: EngineClient, base_url: str) -> None: ...
 
     async def probe(self, timeout: float) -> NodeReport:
         """Health and models in at most ``timeout`` seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from aiohttp import (
     ClientSession,
     ClientTimeout,
     ConnectionTimeoutError,
+    DummyCookieJar,
     ServerDisconnectedError,
     TCPConnector,
 )
@@ -58,8 +59,49 @@ class _OrderlyConnector(TCPConnector):
             self._gate.release()
 
 
-def engine_client() -> httpx.AsyncClient:
-    """A client whose streams never time out by themselves: the runner's stall timers decide."""
+class EngineClient:
+    """Short requests, and streams that never time out by themselves: the stall timers decide.
+
+    Streams are handed to the transport itself: what httpx's client does around it (redirects,
+    cookies, authentication) costs half as much again as the request, and of a node that dies under
+    a hundred streams the last reader waits for a hundred requests.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+        self._connect_timeout = conf().engine_connect_timeout
+        self._urls: dict[str, httpx.URL] = {}
+        self.short = httpx.AsyncClient(
+            transport=transport,
+            timeout=httpx.Timeout(None, connect=self._connect_timeout),
+            headers=_HEADERS,
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def post(self, url: str, content: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        """The open response; its ``stream`` is the body. The caller closes it."""
+        parsed = self._urls.get(url)
+        if parsed is None:
+            parsed = self._urls[url] = httpx.URL(url)
+        request = httpx.Request(
+            "POST",
+            parsed,
+            content=content,
+            headers={**_HEADERS, "content-type": "application/json", **headers},
+            extensions={"timeout": {"connect": self._connect_timeout}},
+        )
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self.short.aclose()
+
+
+_HEADERS = {"accept-encoding": "identity"}
+
+
+def engine_client() -> EngineClient:
+    """The client over real sockets."""
 
     def session() -> ClientSession:
         # Any number of streams per node; idle connections are kept for the next attempt.
@@ -69,15 +111,10 @@ def engine_client() -> httpx.AsyncClient:
             timeout=ClientTimeout(total=None),
             read_bufsize=64 * 1024,
             auto_decompress=False,
+            cookie_jar=DummyCookieJar(),
         )
 
-    return httpx.AsyncClient(
-        transport=AiohttpTransport(client=session),
-        timeout=httpx.Timeout(None, connect=conf().engine_connect_timeout),
-        headers={"accept-encoding": "identity"},
-        follow_redirects=False,
-        trust_env=False,
-    )
+    return EngineClient(AiohttpTransport(client=session))
 
 
 @contextmanager
@@ -147,33 +184,33 @@ def _words(exc: Exception) -> str:
 
 @asynccontextmanager
 async def stream_post(
-    client: httpx.AsyncClient, url: str, body: Mapping[str, Any], headers: Mapping[str, str]
-) -> AsyncIterator[httpx.Response]:
-    """POST and hand over the open response once its status is good.
+    client: EngineClient, url: str, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> AsyncIterator[AsyncIterator[bytes]]:
+    """POST and hand over the body, as it comes in, once the status is good.
 
     Raises ``AttemptFailed`` or ``RejectedByEngine``; leaving the block closes the connection, which
     aborts the request at the engine.
     """
     with translated_errors():
-        request = client.build_request(
-            "POST",
-            url,
-            content=orjson.dumps(body),
-            headers={"content-type": "application/json", **headers},
-        )
-        response = await client.send(request, stream=True)
+        response = await client.post(url, orjson.dumps(body), headers)
         try:
             if response.status_code != 200:
                 raise_for_status(
                     response.status_code, await _limited_body(response), response.headers
                 )
-            yield response
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            chunks = aiter(response.stream)
+            try:
+                yield chunks
+            finally:
+                if isinstance(chunks, AsyncGenerator):
+                    await chunks.aclose()
         finally:
             await response.aclose()
 
 
 async def call(
-    client: httpx.AsyncClient,
+    client: EngineClient,
     method: str,
     url: str,
     body: Mapping[str, Any] | None = None,
@@ -182,7 +219,7 @@ async def call(
 ) -> Any:
     """A short request; the JSON of the answer. Raises as ``stream_post`` does."""
     with translated_errors():
-        response = await client.request(
+        response = await client.short.request(
             method, url, content=None if body is None else orjson.dumps(body),
             headers={"content-type": "application/json"}, timeout=timeout,
         )  # fmt: skip

@@ -12,13 +12,12 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar
 
-import httpx
-
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.sse import EventTooLong, SSEParser
 from streaming.engines.base import Generation, Message, NodeReport
 from streaming.engines.http import (
+    EngineClient,
     call,
     expected_shape,
     parsed,
@@ -40,7 +39,7 @@ class LlamaCpp:
     name: ClassVar[str] = "llamacpp"
     unsupported: ClassVar[frozenset[str]] = frozenset({"min_tokens", "stop_token_ids"})
 
-    def __init__(self, client: httpx.AsyncClient, base_url: str) -> None:
+    def __init__(self, client: EngineClient, base_url: str) -> None:
         self._client = client
         self._base = base_url
         # The ids of pieces that spanned several tokens; emoji and CJK repeat.
@@ -48,7 +47,7 @@ class LlamaCpp:
 
     async def probe(self, timeout: float) -> NodeReport:
         with translated_errors():
-            response = await self._client.get(f"{self._base}/health", timeout=timeout)
+            response = await self._client.short.get(f"{self._base}/health", timeout=timeout)
         if response.status_code != 200:
             raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
         listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
@@ -88,9 +87,9 @@ class LlamaCpp:
         parser = SSEParser()
         finished = False
         predicted = 0
-        async with stream_post(self._client, url, _body(generation), {}) as response:
+        async with stream_post(self._client, url, _body(generation), {}) as stream:
             with translated_errors():
-                async for data in response.aiter_raw():
+                async for data in stream:
                     try:
                         payloads = parser.feed(data)
                     except EventTooLong as exc:

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar
 
-import httpx
-
 from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.sse import EventTooLong, SSEParser
 from streaming.engines.base import Generation, Message, NodeReport
 from streaming.engines.http import (
+    EngineClient,
     call,
     expected_shape,
     parsed,
@@ -47,13 +46,13 @@ class VLLM:
     name: ClassVar[str] = "vllm"
     unsupported: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, client: httpx.AsyncClient, base_url: str) -> None:
+    def __init__(self, client: EngineClient, base_url: str) -> None:
         self._client = client
         self._base = base_url
 
     async def probe(self, timeout: float) -> NodeReport:
         with translated_errors():
-            response = await self._client.get(f"{self._base}/health", timeout=timeout)
+            response = await self._client.short.get(f"{self._base}/health", timeout=timeout)
         if response.status_code != 200:
             raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
         listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
@@ -94,9 +93,9 @@ class VLLM:
         url = f"{self._base}/v1/completions"
         parser = SSEParser()
         reader = _EventReader(generation)
-        async with stream_post(self._client, url, body, headers) as response:
+        async with stream_post(self._client, url, body, headers) as stream:
             with translated_errors():
-                async for data in response.aiter_raw():
+                async for data in stream:
                     try:
                         payloads = parser.feed(data)
                     except EventTooLong as exc:

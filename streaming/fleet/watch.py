@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import Any
 
-import httpx
 import orjson
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -14,6 +13,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, RejectedByEngine
 from streaming.core.nodes import NodeOptions
+from streaming.engines.http import EngineClient
 from streaming.engines.registry import dialect_for
 from streaming.fleet.nodes import Fleet, Health, Node
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class FleetWatch:
     """Background tasks: one that reads the table, and one per node that probes it."""
 
-    def __init__(self, fleet: Fleet, client: httpx.AsyncClient, pool: AsyncConnectionPool) -> None:
+    def __init__(self, fleet: Fleet, client: EngineClient, pool: AsyncConnectionPool) -> None:
         self._fleet = fleet
         self._client = client
         self._pool = pool

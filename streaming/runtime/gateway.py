@@ -8,7 +8,6 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-import httpx
 import psycopg
 from django.conf import settings
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -16,7 +15,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from streaming.conf import conf
 from streaming.core.nodes import parse_engine_nodes
 from streaming.core.state import SessionState
-from streaming.engines.http import engine_client
+from streaming.engines.http import EngineClient, engine_client
 from streaming.errors import Overloaded, ShuttingDown
 from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
@@ -54,9 +53,7 @@ FROM moved WHERE s.id = moved.session_id AND (further OR evidence_of_delivery = 
 class Gateway:
     """The running parts of this process. ``start()`` makes the one there is; ``current()`` finds it."""
 
-    def __init__(
-        self, instance_id: int, pool: AsyncConnectionPool, client: httpx.AsyncClient
-    ) -> None:
+    def __init__(self, instance_id: int, pool: AsyncConnectionPool, client: EngineClient) -> None:
         self.instance_id = instance_id
         self.pool = pool
         self.client = client

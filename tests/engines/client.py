@@ -10,6 +10,7 @@ import orjson
 
 from streaming.core.chunks import Sampling, TokenChunk
 from streaming.engines.base import Dialect, Generation
+from streaming.engines.http import EngineClient
 from streaming.engines.registry import dialect_for
 
 Answer = tuple[int, bytes]
@@ -53,7 +54,7 @@ class Recording:
                 return httpx.Response(200, json=calls(path, body))
             return httpx.Response(status, headers=headers, stream=_Bytes(pieces, error))
 
-        client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        client = EngineClient(httpx.MockTransport(answer))
         self.dialect: Dialect = dialect_for(name, client, "http://engine")
 
     async def chunks(self, generation: Generation) -> list[TokenChunk]:

@@ -12,7 +12,7 @@ import pytest
 
 from gateway_project.embedded.process import free_port
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
-from streaming.engines.http import engine_client, error_message
+from streaming.engines.http import EngineClient, engine_client, error_message
 from streaming.engines.registry import dialect_for
 from tests.engines.client import Recording, generation
 
@@ -99,9 +99,10 @@ class Server:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with engine_client() as client:
-        yield client
+async def client() -> AsyncIterator[EngineClient]:
+    client = engine_client()
+    yield client
+    await client.aclose()
 
 
 @pytest.mark.parametrize(
