@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -21,7 +20,6 @@ from aiohttp import (
     ServerDisconnectedError,
     TCPConnector,
 )
-from aiohttp.connector import Connection
 from httpx_aiohttp import AiohttpTransport
 
 from streaming.conf import conf
@@ -30,33 +28,6 @@ from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 # What a client got wrong; every other 4xx is about the node (its key, its load, its routes).
 CLIENT_STATUSES = frozenset({400, 413, 422})
 BUSY_STATUSES = frozenset({429, 503})
-
-
-# How many requests are being opened at once, per process. When a node dies under a hundred streams,
-# their tasks would otherwise go through connecting and sending in step, and all would be served
-# last; so they are served one after the other, and most of them early.
-OPENING_AT_ONCE = 8
-# Nobody waits longer for its turn: a node that drops packets must not hold up the others.
-LONGEST_WAIT = 0.05
-
-
-class _OrderlyConnector(TCPConnector):
-    """Makes few connections at a time, first come, first served."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._gate = asyncio.Semaphore(OPENING_AT_ONCE)
-
-    async def connect(self, *args: Any, **kwargs: Any) -> Connection:
-        try:
-            async with asyncio.timeout(LONGEST_WAIT):
-                await self._gate.acquire()
-        except TimeoutError:
-            return await super().connect(*args, **kwargs)
-        try:
-            return await super().connect(*args, **kwargs)
-        finally:
-            self._gate.release()
 
 
 class EngineClient:
@@ -105,7 +76,7 @@ def engine_client() -> EngineClient:
 
     def session() -> ClientSession:
         # Any number of streams per node; idle connections are kept for the next attempt.
-        connector = _OrderlyConnector(limit=0, keepalive_timeout=30, enable_cleanup_closed=True)
+        connector = TCPConnector(limit=0, keepalive_timeout=30, enable_cleanup_closed=True)
         return ClientSession(
             connector=connector,
             timeout=ClientTimeout(total=None),

@@ -30,6 +30,7 @@ from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
 from streaming.runtime.runner import Resumption, StreamRunner
 from streaming.runtime.token_log import SessionLog
+from streaming.runtime.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Gateway:
         self.follower = Follower(pool, instance_id, self.adopt, self._ask_for_hints)
         self.presence = Presence(pool, lambda: list(self.sessions.values()))
         self.draining = False
+        self._turns = Turns()
         self._adopting: set[UUID] = set()
         self._watchers: dict[UUID, dict[int, float]] = {}
         self._background: set[asyncio.Task[Any]] = set()
@@ -84,7 +86,9 @@ class Gateway:
 
     def run(self, session: LiveSession, resumption: Resumption | None = None) -> None:
         """Start the runner of a session that this process owns."""
-        runner = StreamRunner(session, self.fleet, self.watch, self.journal, self.pool, resumption)
+        runner = StreamRunner(
+            session, self.fleet, self.watch, self.journal, self.pool, self._turns, resumption
+        )
         session.task = asyncio.create_task(runner.run(), name=f"runner {session.reference}")
         # A session that somebody else owns now, or that can't be stored, must leave its engine.
         session.log.on_lost = session.task.cancel

@@ -8,6 +8,7 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from psycopg_pool import AsyncConnectionPool
@@ -37,6 +38,7 @@ from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.log_reader import full_text
 from streaming.runtime.reader import Evidence
 from streaming.runtime.records import Record, RecordKind, now, packed
+from streaming.runtime.turns import Turn, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class StreamRunner:
         watch: FleetWatch,
         journal: Journal,
         pool: AsyncConnectionPool,
+        turns: Turns,
         resumption: Resumption | None = None,
     ) -> None:
         self._session = session
@@ -74,6 +77,7 @@ class StreamRunner:
         self._watch = watch
         self._journal = journal
         self._pool = pool
+        self._turns = turns
         self._prompt: list[int] | None = None
         self._attempts = 0
         self._failovers = 0
@@ -125,16 +129,17 @@ class StreamRunner:
         if self._session.finish_reason:
             return _completed(self._session.finish_reason)
         while True:
-            node = await self._next_node()
-            try:
-                run = await self._prepare(node)
-                if run is None:
-                    continue
-                if isinstance(run, SessionEnd):
-                    return run
-                return await self._run(run)
-            except AttemptFailed as failure:
-                self._note_failure(node, failure)
+            async with self._turns.next() as turn:
+                node = await self._next_node()
+                try:
+                    run = await self._prepare(node, turn)
+                    if run is None:
+                        continue
+                    if isinstance(run, SessionEnd):
+                        return run
+                    return await self._run(run)
+                except AttemptFailed as failure:
+                    self._note_failure(node, failure)
 
     async def _run(self, run: AttemptRun) -> SessionEnd:
         """Run an attempt; returns how the answer ends if it finishes."""
@@ -214,7 +219,7 @@ class StreamRunner:
                 f"The engines that serve {self._session.model} do not support {name}.", param=name
             )
 
-    async def _prepare(self, node: Node) -> AttemptRun | SessionEnd | None:
+    async def _prepare(self, node: Node, turn: Turn) -> AttemptRun | SessionEnd | None:
         """The next attempt on ``node``; or the end, when the answer turns out to be full.
 
         None: ``node`` turns out to have too little room, and another has more.
@@ -260,7 +265,7 @@ class StreamRunner:
             known=known,
             failed_at=self._failed_at,
             room=self._wait_for_room,
-            progress=self._note_progress,
+            progress=partial(self._note_progress, turn),
         )
 
     async def _size(self, node: Node, prompt: list[int] | str, context: int | None) -> int:
@@ -365,8 +370,9 @@ class StreamRunner:
                 f"{self._failures_in_row} attempts in a row failed; the last one: {failure.cause.value}."
             )
 
-    def _note_progress(self) -> None:
+    def _note_progress(self, turn: Turn) -> None:
         """An attempt has produced a token that is new."""
+        turn.end()
         session = self._session
         first = self._log.last_seq == 0
         self._failures_in_row = 0
