@@ -51,6 +51,8 @@ class Dialect(Protocol):
     name: ClassVar[str]
     unsupported: ClassVar[frozenset[str]]
     """Sampling extras that this engine does not have."""
+    keeps_idle_connections: ClassVar[bool]
+    """Whether a connection without a request costs the engine nothing worth mentioning."""
 
     def __init__(self, client: EngineClient, base_url: str) -> None: ...
 

@@ -18,12 +18,12 @@ from aiohttp import (
     ConnectionTimeoutError,
     DummyCookieJar,
     ServerDisconnectedError,
-    TCPConnector,
 )
 from httpx_aiohttp import AiohttpTransport
 
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.engines.spares import SpareConnector
 
 # What a client got wrong; every other 4xx is about the node (its key, its load, its routes).
 CLIENT_STATUSES = frozenset({400, 413, 422})
@@ -38,8 +38,11 @@ class EngineClient:
     a hundred streams the last reader waits for a hundred requests.
     """
 
-    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+    def __init__(
+        self, transport: httpx.AsyncBaseTransport, connector: SpareConnector | None = None
+    ) -> None:
         self._transport = transport
+        self._connector = connector
         self._connect_timeout = conf().engine_connect_timeout
         self._urls: dict[str, httpx.URL] = {}
         self.short = httpx.AsyncClient(
@@ -64,6 +67,16 @@ class EngineClient:
         )
         return await self._transport.handle_async_request(request)
 
+    async def keep_spares(self, base_url: str, count: int) -> None:
+        """Have ``count`` connections to a node ready for its next attempts."""
+        if self._connector is not None:
+            await self._connector.keep_spares(base_url, count, self._connect_timeout)
+
+    def drop_spares(self, base_url: str) -> None:
+        """Close what ``keep_spares`` has opened."""
+        if self._connector is not None:
+            self._connector.drop_spares(base_url)
+
     async def aclose(self) -> None:
         await self.short.aclose()
 
@@ -72,20 +85,17 @@ _HEADERS = {"accept-encoding": "identity"}
 
 
 def engine_client() -> EngineClient:
-    """The client over real sockets."""
-
-    def session() -> ClientSession:
-        # Any number of streams per node; idle connections are kept for the next attempt.
-        connector = TCPConnector(limit=0, keepalive_timeout=30, enable_cleanup_closed=True)
-        return ClientSession(
-            connector=connector,
-            timeout=ClientTimeout(total=None),
-            read_bufsize=64 * 1024,
-            auto_decompress=False,
-            cookie_jar=DummyCookieJar(),
-        )
-
-    return EngineClient(AiohttpTransport(client=session))
+    """The client over real sockets. Needs a running loop."""
+    # Any number of streams per node. uvicorn closes a used connection after 5 s without a request.
+    connector = SpareConnector(limit=0, keepalive_timeout=4, enable_cleanup_closed=True)
+    session = ClientSession(
+        connector=connector,
+        timeout=ClientTimeout(total=None),
+        read_bufsize=64 * 1024,
+        auto_decompress=False,
+        cookie_jar=DummyCookieJar(),
+    )
+    return EngineClient(AiohttpTransport(client=session), connector)
 
 
 @contextmanager

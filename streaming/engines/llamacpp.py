@@ -38,6 +38,8 @@ class LlamaCpp:
 
     name: ClassVar[str] = "llamacpp"
     unsupported: ClassVar[frozenset[str]] = frozenset({"min_tokens", "stop_token_ids"})
+    # Its server has a thread for each connection, and few threads.
+    keeps_idle_connections: ClassVar[bool] = False
 
     def __init__(self, client: EngineClient, base_url: str) -> None:
         self._client = client

@@ -45,6 +45,7 @@ class VLLM:
 
     name: ClassVar[str] = "vllm"
     unsupported: ClassVar[frozenset[str]] = frozenset()
+    keeps_idle_connections: ClassVar[bool] = True
 
     def __init__(self, client: EngineClient, base_url: str) -> None:
         self._client = client

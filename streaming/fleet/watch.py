@@ -20,6 +20,10 @@ from streaming.fleet.nodes import Fleet, Health, Node
 logger = logging.getLogger(__name__)
 
 
+MOST_SPARES = 64
+"""Connections that one process keeps ready at one node."""
+
+
 class FleetWatch:
     """Background tasks: one that reads the table, and one per node that probes it."""
 
@@ -105,6 +109,7 @@ class FleetWatch:
         node = self._fleet.nodes.pop(node_id)
         self._probes.pop(node_id).cancel()
         del self._hurry[node_id]
+        self._client.drop_spares(node.base_url)
         node.accepting = False
         self._fleet.announce_change()
 
@@ -134,8 +139,18 @@ class FleetWatch:
             node.models = report.models
             if before != (Health.UP, report.models):
                 self._fleet.mark(node, Health.UP)
+            await self._keep_spares(node)
+        if node.health is Health.DOWN:
+            self._client.drop_spares(node.base_url)
         if (node.health, node.models) != before:
             await self._report(node)
+
+    async def _keep_spares(self, node: Node) -> None:
+        """As many connections as streams would come here at once if another node died."""
+        if node.dialect.keeps_idle_connections:
+            others = (n.in_flight for n in self._fleet.nodes.values() if n is not node)
+            wanted = min(max(others, default=0), MOST_SPARES) if node.accepting else 0
+            await self._client.keep_spares(node.base_url, wanted)
 
     async def _report(self, node: Node) -> None:
         """Show in the table what was seen; the fleet itself does not read it back."""

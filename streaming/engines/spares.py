@@ -1,0 +1,71 @@
+"""Spare connections: made before they are needed, so that a seam waits for none to be made.
+
+Making a connection is a third of our own work for an attempt, more with TLS, and a node that dies
+takes all its streams to the other nodes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from aiohttp import ClientError, ClientRequest, ClientTimeout, TCPConnector
+from aiohttp.client_proto import ResponseHandler
+from yarl import URL
+
+# An unused connection may be forgotten by whatever lies between us and the node.
+LONGEST_REST = 20.0
+
+
+class SpareConnector(TCPConnector):
+    """Hands out a spare connection to the same address instead of making one.
+
+    Kept apart from the pool of used ones: servers close those after a few seconds without a
+    request (uvicorn after 5), and a connection that was never used not at all.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._spares: dict[URL, deque[tuple[float, ResponseHandler]]] = {}
+
+    async def keep_spares(self, base_url: str, count: int, timeout: float) -> None:
+        """Have ``count`` connections ready. Does without those that cannot be made."""
+        origin = URL(base_url).origin()
+        spares = self._spares.setdefault(origin, deque())
+        loop = asyncio.get_running_loop()
+        while spares and (len(spares) > count or loop.time() - spares[0][0] > LONGEST_REST):
+            spares.popleft()[1].close()
+        fresh = [spare for spare in spares if spare[1].is_connected()]
+        spares.clear()
+        spares.extend(fresh)
+        request = ClientRequest("GET", origin, loop=loop)
+        limits = ClientTimeout(connect=timeout, sock_connect=timeout)
+        try:
+            while len(spares) < count:
+                protocol = await super()._create_connection(request, [], limits)
+                spares.append((loop.time(), protocol))
+        except (ClientError, OSError, TimeoutError):
+            pass  # whether the node is well is for its probe to say
+        if not spares:
+            self._spares.pop(origin, None)
+
+    async def _create_connection(
+        self, req: ClientRequest, traces: list[Any], timeout: ClientTimeout
+    ) -> ResponseHandler:
+        spares = self._spares.get(req.url.origin())
+        while spares:
+            _, protocol = spares.pop()  # the freshest
+            if protocol.is_connected():
+                return protocol
+        return await super()._create_connection(req, traces, timeout)
+
+    def drop_spares(self, base_url: str) -> None:
+        """The node is gone, or not well."""
+        for _, protocol in self._spares.pop(URL(base_url).origin(), ()):
+            protocol.close()
+
+    def close(self, **options: Any) -> Any:
+        for origin in list(self._spares):
+            self.drop_spares(str(origin))
+        return super().close(**options)

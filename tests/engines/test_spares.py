@@ -1,0 +1,108 @@
+"""Spare connections, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from streaming.engines import spares
+from streaming.engines.http import EngineClient, engine_client
+from tests.durability.reader import until
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Node:
+    """Counts its connections, and answers each request on them."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.open: set[asyncio.StreamWriter] = set()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.made += 1
+        self.open.add(writer)
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(2)
+                writer.write(ANSWER)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.open.discard(writer)
+            writer.close()
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self, "127.0.0.1")
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        self._server.close()
+        for writer in list(self.open):
+            writer.close()
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    one = Node()
+    yield one
+    await one.stop()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[EngineClient]:
+    one = engine_client()
+    yield one
+    await one.aclose()
+
+
+async def ask(client: EngineClient, url: str) -> None:
+    response = await client.post(f"{url}/v1/completions", b"{}", {})
+    assert (response.status_code, await response.aread()) == (200, b"ok")
+    await response.aclose()
+
+
+async def test_requests_take_spares_and_make_none(client, node):
+    url = await node.start()
+    await client.keep_spares(url, 3)
+    assert node.made == 3
+    await asyncio.gather(*(ask(client, url) for _ in range(3)))
+    assert node.made == 3
+
+
+async def test_no_more_are_kept_than_wanted(client, node):
+    url = await node.start()
+    await client.keep_spares(url, 3)
+    await client.keep_spares(url, 1)
+    await until(lambda: len(node.open) == 1)
+    client.drop_spares(url)
+    await until(lambda: not node.open)
+    assert node.made == 3
+
+
+async def test_a_spare_that_its_server_has_closed_is_not_used(client, node):
+    url = await node.start()
+    await client.keep_spares(url, 2)
+    for writer in list(node.open):
+        writer.close()
+    await until(lambda: not node.open)
+    await ask(client, url)
+    assert node.made == 3
+
+
+async def test_spares_do_not_grow_old(client, node, monkeypatch):
+    url = await node.start()
+    await client.keep_spares(url, 2)
+    monkeypatch.setattr(spares, "LONGEST_REST", 0.0)
+    await client.keep_spares(url, 2)
+    assert node.made == 4
+    await until(lambda: len(node.open) == 2)
+
+
+async def test_a_node_that_is_away_gets_none(client, node):
+    url = await node.start()
+    await node.stop()
+    await client.keep_spares(url, 2)
+    assert node.made == 0
