@@ -35,6 +35,7 @@ from streaming.runtime.turns import Turns
 logger = logging.getLogger(__name__)
 
 ORPHAN_SECONDS = 2.0
+LOOK_AGAIN_SECONDS = 5.0
 WATCH_SECONDS = 3.0
 SUSPEND_SECONDS = 5.0
 
@@ -220,6 +221,7 @@ class Gateway:
         self.presence.start()
         self.spawn(self._beat_forever(), "heartbeat")
         self.spawn(self._look_for_orphans_forever(), "orphans")
+        self.spawn(self._wake_readers_forever(), "look again")
 
     async def drain(self, timeout: float) -> None:
         """Take no new sessions; wait up to ``timeout`` seconds for the live ones, suspend the rest.
@@ -227,9 +229,7 @@ class Gateway:
         Readers that can resume see ``draining`` and move to another process at once.
         """
         self.draining = True
-        for session in self.sessions.values():
-            session.log.wake()
-        self.follower.wake_all()
+        self._wake_readers()
         await self._wait_for_runners(timeout)
         for session in list(self.sessions.values()):
             session.ask_to_end(SessionEnd(SessionState.SUSPENDED, cause="gateway_shutdown"))
@@ -260,6 +260,18 @@ class Gateway:
             logger.warning("the end of this process was not noted: %s", exc)
         await self.client.aclose()
         await self.pool.close()
+
+    def _wake_readers(self) -> None:
+        """Have every reader look again: at the journal, at the age of its connection, …"""
+        for session in self.sessions.values():
+            session.log.wake()
+        self.follower.wake_all()
+
+    async def _wake_readers_forever(self) -> None:
+        """One timer for all: a timeout of its own would cost a reader more than its token."""
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            self._wake_readers()
 
     async def _beat_forever(self) -> None:
         while True:

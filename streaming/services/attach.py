@@ -24,7 +24,6 @@ from streaming.runtime.log_reader import slice_from_database
 from streaming.runtime.reader import Evidence, Reader, Socket
 from streaming.runtime.token_log import LogSlice, SessionLog
 
-LOOK_AGAIN_SECONDS = 5.0
 LAST_LOOKS = (0.01, 0.1, 0.5, 1.0)
 """Seconds between the looks at the socket of a reader that has ended or left."""
 
@@ -91,11 +90,7 @@ class Attachment:
                 continue
             if down_too_long(gateway.journal):
                 raise JournalUnavailable
-            try:
-                async with asyncio.timeout(LOOK_AGAIN_SECONDS):
-                    await log.changed()
-            except TimeoutError:
-                pass
+            await log.changed()  # the gateway wakes us now and then, whatever happens
             yield None
 
     def _log(self) -> SessionLog | RemoteLog:
