@@ -40,6 +40,10 @@ class EventWriter(Protocol):
 MOVE = b"retry: 50\n: moving to another connection\n\n"
 
 
+NETWORK_SECONDS = 1.0
+"""How often the reader's network is looked at: a system call costs as much as a token."""
+
+
 class AnswerStream:
     """Sends what is durable, pings while the answer is being recovered, keeps silence away.
 
@@ -67,6 +71,7 @@ class AnswerStream:
         self._start_after = start_after
         self._heartbeat = heartbeat
         self._interval = 0.0
+        self._network_seen = self._born
         self._keep_alive: KeepAlive | None = None
         self._pinging = False
         self._starting = asyncio.Lock()
@@ -93,7 +98,7 @@ class AnswerStream:
                             self._raise_error(piece.terminal)
                     # After tokens too: news that came while they were sent wakes nobody again.
                     await self._send(self._due_controls(reader.cursor))
-                    self._look_at_state()
+                    self._look_at_state(loop.time())
         finally:
             starter.cancel()
             if self._keep_alive is not None:
@@ -116,7 +121,7 @@ class AnswerStream:
                 self._interval = interval(self._heartbeat, self._attachment.reader.is_weak)
                 self._keep_alive = KeepAlive(self._consumer, self._interval)
                 self._keep_alive.__enter__()
-                self._look_at_state()
+                self._look_at_state(self._born)
 
     async def _send(self, data: bytes) -> None:
         if data:
@@ -146,18 +151,19 @@ class AnswerStream:
             self._pinging = False
             self._keep_alive.change(self._interval, KEEPALIVE)
 
-    def _look_at_state(self) -> None:
+    def _look_at_state(self, now: float) -> None:
         """Ping a reader whose answer is being recovered, at once and then every second."""
         if self._keep_alive is None or self._pinging:
             return
         if self._attachment.state is SessionState.RECOVERING:
             self._pinging = True
             self._keep_alive.change(conf().recovering_ping_seconds, PING, now=True)
-        elif (
-            fitting := interval(self._heartbeat, self._attachment.reader.is_weak)
-        ) != self._interval:
-            self._interval = fitting
-            self._keep_alive.change(fitting, KEEPALIVE)
+        elif now - self._network_seen > NETWORK_SECONDS:
+            self._network_seen = now
+            fitting = interval(self._heartbeat, self._attachment.reader.is_weak)
+            if fitting != self._interval:
+                self._interval = fitting
+                self._keep_alive.change(fitting, KEEPALIVE)
 
     def _due_controls(self, seq: int) -> bytes:
         """Control events that belong before what follows ``seq``."""
