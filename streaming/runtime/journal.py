@@ -56,8 +56,8 @@ ADVISORY_CLASS = 0x554E42  # "UNB": keeps our locks apart from other users of th
 FLUSH_SECONDS = 15.0
 RETRY_SECONDS = 0.2
 # A flush costs about as much as ten of its rows, so under load they are not begun more often than
-# this: a token waits 4 ms at most for others to join it, and not at all when there are none.
-FLUSH_INTERVAL = 0.004
+# this: a token waits 8 ms at most for others to join it, and not at all when there are none.
+FLUSH_INTERVAL = 0.008
 # With nothing to write the connection is looked at this often: our lock is lost with it.
 IDLE_SECONDS = 1.0
 # The server gives up a vanished connection, and with it our lock, after about 5 s.
