@@ -204,17 +204,13 @@ def restore(
     log = SessionLog(stored.id, epoch, notify)
     log.continue_from(stored_log.token_ids, stored_log.digest, stored.delivered_seq)
     if not stored_log.is_intact:
-        end = SessionEnd(
-            SessionState.FAILED,
-            cause="log_corrupt",
-            error={
-                "message": "The stored answer does not match its digest.",
-                "type": "server_error",
-                "param": None,
-                "code": "log_corrupt",
-                "resumable": False,
-            },
-        )
+        end = _broken("log_corrupt", "The stored answer does not match its digest.")
+    try:
+        request = parse_chat_request(orjson.loads(stored.request))
+    except ValueError:
+        # Stored by a version that took more than this one, or damaged.
+        request = parse_chat_request(_NO_REQUEST)
+        end = _broken("request_unreadable", "The stored request cannot be read any more.")
     principal = Principal(
         stored.tenant_id,
         stored.tenant,
@@ -226,7 +222,7 @@ def restore(
         id=stored.id,
         reference=stored.reference,
         principal=principal,
-        request=parse_chat_request(orjson.loads(stored.request)),
+        request=request,
         model=stored.model,
         seed=stored.seed,
         log=log,
@@ -240,6 +236,21 @@ def restore(
         None if stored.prompt_token_ids is None else array("i", stored.prompt_token_ids).tolist()
     )
     return session, Resumption(prompt, attempts, stored.failovers, stored.discarded_tokens)
+
+
+_NO_REQUEST = {"model": "-", "messages": [{"role": "user", "content": "-"}]}
+
+
+def _broken(code: str, message: str) -> SessionEnd:
+    """The end of a session that cannot be gone on with, whoever takes it over."""
+    error = {
+        "message": message,
+        "type": "server_error",
+        "param": None,
+        "code": code,
+        "resumable": False,
+    }
+    return SessionEnd(SessionState.FAILED, cause=code, error=error)
 
 
 # Sessions whose owner is gone and that nobody reads: a gateway must say what becomes of them.

@@ -163,6 +163,28 @@ async def test_a_whole_answer_is_completed_whatever_is_asked_before_it_is_closed
         await until(lambda: states(stack, [left]) == {"completed": 1})
 
 
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        ("UPDATE streaming_streamsession SET request = '{' WHERE id = %s", "request_unreadable"),
+        (
+            "UPDATE streaming_tokencheckpoint SET digest = 'x' WHERE session_id = %s",
+            "log_corrupt",
+        ),
+    ],
+)
+async def test_what_cannot_be_gone_on_with_ends_once_and_says_why(stack_of_two, damage, code):
+    stack, _ = stack_of_two(pace=60, gateways=1, env={"GRACE_SECONDS": "0"})
+    async with Client(urls(stack), stack.api_key()) as client:
+        reading = await client.create(question("damaged", 60))
+        await client.read(reading, leave_at=5)
+        await until(lambda: states(stack, [reading]) == {"suspended": 1})
+        stack.sql(damage, reading.session_id)
+        await client.read_on(reading)
+        assert [(name, end["error"]["code"]) for name, end in reading.ends] == [("error", code)]
+        assert states(stack, [reading]) == {"failed": 1}
+
+
 async def test_three_processes_race_for_one_takeover(stack_of_two):
     """Readers of each session on all three survivors: one epoch step, one answer."""
     stack, engines = stack_of_two(pace=12, gateways=4)
