@@ -17,7 +17,7 @@ from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation
 from streaming.fleet.nodes import Node
 from streaming.runtime.live import LiveSession
-from streaming.runtime.records import Record, RecordKind, now, printable
+from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
 from streaming.runtime.stall import StallTimer
 
 # How long the usage may take that an engine sends after the answer has finished.
@@ -152,9 +152,7 @@ class AttemptRun:
         terminal record is written must know that no engine may be asked for more."""
         session = self.session
         session.finish_reason = finish
-        session.log.record(
-            Record(RecordKind.SESSION_CHANGED, {"id": session.id, "finish_reason": finish})
-        )
+        session.log.record(session_changed(session.id, finish_reason=finish))
 
     def _append(self, tokens: list[Token]) -> None:
         if self._first_token is None:

@@ -10,6 +10,7 @@ import base64
 import enum
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from uuid import UUID
 
 
 class RecordKind(enum.Enum):
@@ -37,6 +38,12 @@ def now() -> datetime:
 def printable(text: str, limit: int) -> str:
     """``text`` as it can be stored in a text column: no NUL, no lone surrogates, not too long."""
     return text[:limit].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+def session_changed(session_id: UUID, **columns: Any) -> Record:
+    """New values of a session's columns; those that are None stay as they are."""
+    values = {name: value for name, value in columns.items() if value is not None}
+    return Record(RecordKind.SESSION_CHANGED, {"id": session_id, **values})
 
 
 def packed(data: bytes | None) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,16 +14,14 @@ from psycopg_pool import AsyncConnectionPool
 
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
-from streaming.core.seams import SeamGrade, seam_grade
+from streaming.core.seams import SeamGrade
 from streaming.core.state import SessionState
-from streaming.core.templates import TEMPLATES, contains_control
 from streaming.engines.base import Generation
 from streaming.errors import (
     ContextLengthExceeded,
     EngineRejected,
     FailoverExhausted,
     GatewayError,
-    InvalidRequest,
     JournalUnavailable,
     NoHealthyNode,
     SeamRefused,
@@ -33,11 +30,11 @@ from streaming.errors import (
 from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.fleet.watch import FleetWatch
 from streaming.runtime.attempt import AttemptRun
+from streaming.runtime.continuation import Continuation
 from streaming.runtime.journal import Journal, down_too_long, record_event
 from streaming.runtime.live import LiveSession, SessionEnd
-from streaming.runtime.log_reader import full_text
 from streaming.runtime.reader import Evidence
-from streaming.runtime.records import Record, RecordKind, now, packed
+from streaming.runtime.records import Record, RecordKind, now, session_changed
 from streaming.runtime.turns import Turn, Turns
 
 logger = logging.getLogger(__name__)
@@ -76,9 +73,8 @@ class StreamRunner:
         self._fleet = fleet
         self._watch = watch
         self._journal = journal
-        self._pool = pool
         self._turns = turns
-        self._prompt: list[int] | None = None
+        self._continuation = Continuation(session, pool)
         self._attempts = 0
         self._failovers = 0
         self._failures_in_row = 0
@@ -86,10 +82,9 @@ class StreamRunner:
         self._discarded = 0
         self._failed_at: float | None = None
         self._last_failure: AttemptFailed | None = None
-        self._tail_is_sure = resumption is None or session.log.last_seq == 0
         self._attempts_before = 0
         if resumption is not None:
-            self._prompt = resumption.prompt
+            self._continuation.taken_over(resumption.prompt)
             self._attempts = self._attempts_before = resumption.attempts
             self._failovers = resumption.failovers
             self._discarded = resumption.discarded
@@ -155,9 +150,8 @@ class StreamRunner:
         finally:
             run.node.in_flight -= 1
             self._discarded += run.discarded
-            self._tail_is_sure = (
-                self._tail_is_sure if begun == self._log.last_seq else run.tail_is_sure
-            )
+            if self._log.last_seq > begun:
+                self._continuation.tail_is_sure = run.tail_is_sure
 
     async def _wait_until_created(self) -> None:
         """No engine is asked before the session is durable. Raises ``JournalUnavailable``."""
@@ -226,9 +220,9 @@ class StreamRunner:
         """
         session, log = self._session, self._log
         produced = log.last_seq
-        grade, prompt, known = await self._seam(node)
+        grade, prompt, known = await self._continuation.plan(node)
         context = node.models.get(session.model)
-        size = await self._size(node, prompt, context)
+        size = await self._continuation.size(node, prompt, context)
         if grade is not SeamGrade.REGENERATED:
             size -= produced
         remaining = session.request.budget.remaining(size, produced, context)
@@ -268,71 +262,6 @@ class StreamRunner:
             progress=partial(self._note_progress, turn),
         )
 
-    async def _size(self, node: Node, prompt: list[int] | str, context: int | None) -> int:
-        """The tokens of a prompt, answer so far included; too many rather than too few."""
-        if not isinstance(prompt, str):
-            return len(prompt)
-        try:
-            return await node.dialect.count_tokens(self._session.model, prompt)
-        except AttemptFailed as failure:
-            if failure.cause is not Cause.BAD_STATUS:
-                raise
-        # The node cannot count. No token is shorter than a byte; what does not fit it will refuse.
-        most = len(prompt.encode())
-        return most if context is None else min(most, context // 2)
-
-    async def _seam(self, node: Node) -> tuple[SeamGrade, list[int] | str, str]:
-        """How to (go on to) ask ``node``: the grade, the prompt, and what a regeneration must repeat."""
-        log, dialect = self._log, node.dialect
-        by_ids = node.options.continuation == "ids"
-        prompt = await self._prompt_ids(node) if by_ids else []
-        answer_by_ids = (
-            by_ids
-            and log.ids_known
-            and (self._tail_is_sure or await dialect.ends_whole(log.token_ids))
-        )
-        if answer_by_ids:
-            return SeamGrade.EXACT, [*prompt, *log.token_ids], ""
-        answer = await full_text(self._pool, log) if log.last_seq else ""
-        plain = await dialect.tokenize_plain(answer) if by_ids else None
-        grade = seam_grade(
-            node.options,
-            prompt_by_ids=by_ids,
-            ids_known=answer_by_ids,
-            plain_tokens=plain is not None,
-            answer=answer,
-        )
-        if grade is SeamGrade.TEXT and plain is not None:
-            return grade, [*prompt, *plain], ""
-        if grade is SeamGrade.TEXT:
-            return grade, self._prompt_text(node) + answer, ""
-        return grade, prompt if by_ids else self._prompt_text(node), answer
-
-    async def _prompt_ids(self, node: Node) -> list[int]:
-        """The ids of the prompt: rendered once, by the first node that is asked by ids."""
-        session = self._session
-        if self._prompt is None:
-            self._prompt = await node.dialect.render(session.model, session.request.messages)
-            if session.prompt_tokens is None:
-                session.prompt_tokens = len(self._prompt)
-            self._log.record(self._changed(
-                prompt_token_ids=packed(array("i", self._prompt).tobytes()),
-                prompt_tokens=session.prompt_tokens,
-            ))  # fmt: skip
-        return self._prompt
-
-    def _prompt_text(self, node: Node) -> str:
-        """The prompt without any answer, rendered here, for a node that takes text."""
-        template = TEMPLATES[node.options.template]
-        messages = self._session.request.messages
-        for index, message in enumerate(messages):
-            if contains_control(message["content"]):
-                raise InvalidRequest(
-                    "The text spells a control token of the model, and its node takes text only.",
-                    param=f"messages[{index}].content",
-                )
-        return template.render(messages)
-
     def _note_failure(self, node: Node, failure: AttemptFailed) -> None:
         """Decide whether to go on after a failed attempt. Raises ``GatewayError`` if not."""
         loop_time = asyncio.get_running_loop().time()
@@ -357,7 +286,7 @@ class StreamRunner:
             seq=self._log.last_seq,
         )
         self._log.note(
-            self._changed(state=session.state.value),
+            session_changed(session.id, state=session.state.value),
             record_event(
                 session.id, "recovering", self._log.last_seq, now(),
                 node=node.name, cause=failure.cause.value,
@@ -379,7 +308,8 @@ class StreamRunner:
         self._failed_at = None
         session.move(SessionState.STREAMING)
         self._log.note(
-            self._changed(
+            session_changed(
+                session.id,
                 state=session.state.value,
                 first_token_at=now() if first else None,
                 failovers=self._failovers,
@@ -422,7 +352,8 @@ class StreamRunner:
         if end.error is not None:
             terminal["error"] = end.error
         log.record(
-            self._changed(
+            session_changed(
+                session.id,
                 state=end.state.value,
                 finish_reason=end.finish_reason,
                 error_code=end.error["code"] if end.error else "",
@@ -450,7 +381,8 @@ class StreamRunner:
         session.move(SessionState.SUSPENDED)
         at = now()
         log.record(
-            self._changed(
+            session_changed(
+                session.id,
                 state=session.state.value,
                 cause=end.cause,
                 completion_tokens=log.last_seq,
@@ -486,10 +418,6 @@ class StreamRunner:
         """None where nothing is known here: what is stored, from before a takeover, stands."""
         evidence = self._session.evidence
         return None if evidence is Evidence.NONE else evidence.name.lower()
-
-    def _changed(self, **values: Any) -> Record:
-        known = {name: value for name, value in values.items() if value is not None}
-        return Record(RecordKind.SESSION_CHANGED, {"id": self._session.id, **known})
 
 
 CREATION_SECONDS = 10.0

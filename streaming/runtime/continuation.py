@@ -1,0 +1,109 @@
+"""What to ask a node for, so that it goes on from exactly what the reader has."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+from psycopg_pool import AsyncConnectionPool
+
+from streaming.core.failures import AttemptFailed, Cause
+from streaming.core.seams import SeamGrade, seam_grade
+from streaming.core.templates import TEMPLATES, contains_control
+from streaming.errors import InvalidRequest
+from streaming.fleet.nodes import Node
+from streaming.runtime.live import LiveSession
+from streaming.runtime.log_reader import full_text
+from streaming.runtime.records import packed, session_changed
+
+
+class Plan(NamedTuple):
+    """``known``: the text that a regeneration has to repeat before anything is new."""
+
+    grade: SeamGrade
+    prompt: list[int] | str
+    known: str = ""
+
+
+class Continuation:
+    """The prompt of one session, and how its answer so far is put behind it."""
+
+    def __init__(self, session: LiveSession, pool: AsyncConnectionPool) -> None:
+        self._session = session
+        self._pool = pool
+        self._prompt: list[int] | None = None
+        self.tail_is_sure = True
+        """Whether the log is known to end with a whole character."""
+
+    def taken_over(self, prompt: list[int] | None) -> None:
+        """The log and, if they were stored, the prompt's ids come from another owner."""
+        self._prompt = prompt
+        self.tail_is_sure = self._session.log.last_seq == 0
+
+    async def plan(self, node: Node) -> Plan:
+        """The best that ``node`` allows. Raises ``AttemptFailed`` or ``InvalidRequest``."""
+        log, dialect = self._session.log, node.dialect
+        by_ids = node.options.continuation == "ids"
+        prompt = await self._prompt_ids(node) if by_ids else []
+        answer_by_ids = (
+            by_ids
+            and log.ids_known
+            and (self.tail_is_sure or await dialect.ends_whole(log.token_ids))
+        )
+        if answer_by_ids:
+            return Plan(SeamGrade.EXACT, [*prompt, *log.token_ids])
+        answer = await full_text(self._pool, log) if log.last_seq else ""
+        plain = await dialect.tokenize_plain(answer) if by_ids else None
+        grade = seam_grade(
+            node.options,
+            prompt_by_ids=by_ids,
+            ids_known=answer_by_ids,
+            plain_tokens=plain is not None,
+            answer=answer,
+        )
+        if grade is SeamGrade.TEXT and plain is not None:
+            return Plan(grade, [*prompt, *plain])
+        if grade is SeamGrade.TEXT:
+            return Plan(grade, self._prompt_text(node) + answer)
+        return Plan(grade, prompt if by_ids else self._prompt_text(node), answer)
+
+    async def size(self, node: Node, prompt: list[int] | str, context: int | None) -> int:
+        """The tokens of a prompt, answer so far included; too many rather than too few."""
+        if not isinstance(prompt, str):
+            return len(prompt)
+        try:
+            return await node.dialect.count_tokens(self._session.model, prompt)
+        except AttemptFailed as failure:
+            if failure.cause is not Cause.BAD_STATUS:
+                raise
+        # The node cannot count. No token is shorter than a byte; what does not fit it will refuse.
+        most = len(prompt.encode())
+        return most if context is None else min(most, context // 2)
+
+    async def _prompt_ids(self, node: Node) -> list[int]:
+        """The ids of the prompt: rendered once, by the first node that is asked by ids."""
+        session = self._session
+        if self._prompt is None:
+            self._prompt = await node.dialect.render(session.model, session.request.messages)
+            if session.prompt_tokens is None:
+                session.prompt_tokens = len(self._prompt)
+            session.log.record(
+                session_changed(
+                    session.id,
+                    prompt_token_ids=packed(array("i", self._prompt).tobytes()),
+                    prompt_tokens=session.prompt_tokens,
+                )
+            )
+        return self._prompt
+
+    def _prompt_text(self, node: Node) -> str:
+        """The prompt without any answer, rendered here, for a node that takes text."""
+        template = TEMPLATES[node.options.template]
+        messages = self._session.request.messages
+        for index, message in enumerate(messages):
+            if contains_control(message["content"]):
+                raise InvalidRequest(
+                    "The text spells a control token of the model, and its node takes text only.",
+                    param=f"messages[{index}].content",
+                )
+        return template.render(messages)
