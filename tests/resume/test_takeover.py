@@ -144,11 +144,12 @@ async def test_an_owner_that_dies_with_a_whole_answer_not_yet_closed(stack_of_tw
     assert sum(engine.stats()["started"] for engine in engines) == 1
 
 
-@pytest.mark.parametrize("policy", ["suspend", "cancel"])
+# ``cancel`` has a grace only for the reader that has yet to come.
+@pytest.mark.parametrize(("policy", "grace"), [("suspend", "0"), ("cancel", "5")])
 async def test_a_whole_answer_is_completed_whatever_is_asked_before_it_is_closed(
-    stack_of_two, policy
+    stack_of_two, policy, grace
 ):
-    stack, engines = stack_of_two(gateways=1, env={"GRACE_SECONDS": "0"})
+    stack, engines = stack_of_two(gateways=1, env={"GRACE_SECONDS": grace})
     for engine in engines:
         engine.set_fault(kind="late_usage", arg=3600, times=-1)
     async with Client(urls(stack), stack.api_key(on_disconnect=policy)) as client:
