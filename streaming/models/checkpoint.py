@@ -13,6 +13,7 @@ class TokenCheckpoint(models.Model):
     ``token_ids`` and ``text_ends`` are little-endian int32 arrays, one entry a token; a token's
     visible text is ``text[text_ends[i-1]:text_ends[i]]`` in characters. An id of -1 is unknown.
     ``terminal`` is set on the row that closes the log: its record (JSON) holds ``last_seq`` itself.
+    ``ends_surely``: the last token is known to end a character; else only an engine can tell.
     ``digest`` runs over the ids and text of the whole log up to here (see ``core.digest``).
     """
 
@@ -33,6 +34,7 @@ class TokenCheckpoint(models.Model):
     text_ends = models.BinaryField()
     digest = models.BinaryField()
     terminal = models.BinaryField(null=True)
+    ends_surely = models.BooleanField(default=True)
     created_at = models.DateTimeField()
 
     class Meta:

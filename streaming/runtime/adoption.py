@@ -202,7 +202,9 @@ def restore(
     with it ends the session too: nobody may go on from tokens that are not the reader's.
     """
     log = SessionLog(stored.id, epoch, notify)
-    log.continue_from(stored_log.token_ids, stored_log.digest, stored.delivered_seq)
+    log.continue_from(
+        stored_log.token_ids, stored_log.digest, stored.delivered_seq, stored_log.ends_surely
+    )
     if not stored_log.is_intact:
         end = _broken("log_corrupt", "The stored answer does not match its digest.")
     try:

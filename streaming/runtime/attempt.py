@@ -43,9 +43,6 @@ class AttemptRun:
     room: Callable[[], Awaitable[None]]
     progress: Callable[[], None]
     discarded: int = 0
-    tail_is_sure: bool = True
-    """Whether the log's last token is known to end a character. Of an event with several ids only
-    the engine knows whether the last ones begin another (vLLM merges events when it is busy)."""
     _started: float = 0.0
     _last_data: float = 0.0
     _first_token: float | None = None
@@ -136,12 +133,11 @@ class AttemptRun:
                 while tokens and not tokens[-1].text:
                     tokens.pop()
                 if tokens:
-                    self._append(tokens)
+                    self._append(tokens, chunk)
                 self.session.rehearsal.remove(rehearse_at)
                 raise AttemptFailed(Cause.REHEARSAL, f"rehearsed after token {rehearse_at}")
             if tokens:
-                self._append(tokens)
-                self.tail_is_sure = len(chunk.token_ids) == 1
+                self._append(tokens, chunk)
             if finish is not None:
                 self._note_finish(finish)
                 return finish
@@ -154,10 +150,11 @@ class AttemptRun:
         session.finish_reason = finish
         session.log.record(session_changed(session.id, finish_reason=finish))
 
-    def _append(self, tokens: list[Token]) -> None:
+    def _append(self, tokens: list[Token], chunk: TokenChunk) -> None:
         if self._first_token is None:
             self._note_first_token()
-        self.session.log.append(tokens, self.number)
+        ends_surely = len(chunk.token_ids) == 1
+        self.session.log.append(tokens, self.number, ends_surely=ends_surely)
 
     def _note_first_token(self) -> None:
         session = self.session

@@ -28,17 +28,12 @@ class Plan(NamedTuple):
 class Continuation:
     """The prompt of one session, and how its answer so far is put behind it."""
 
-    def __init__(self, session: LiveSession, pool: AsyncConnectionPool) -> None:
+    def __init__(
+        self, session: LiveSession, pool: AsyncConnectionPool, prompt: list[int] | None
+    ) -> None:
         self._session = session
         self._pool = pool
-        self._prompt: list[int] | None = None
-        self.tail_is_sure = True
-        """Whether the log is known to end with a whole character."""
-
-    def taken_over(self, prompt: list[int] | None) -> None:
-        """The log and, if they were stored, the prompt's ids come from another owner."""
         self._prompt = prompt
-        self.tail_is_sure = self._session.log.last_seq == 0
 
     async def plan(self, node: Node) -> Plan:
         """The best that ``node`` allows. Raises ``AttemptFailed`` or ``InvalidRequest``."""
@@ -48,7 +43,7 @@ class Continuation:
         answer_by_ids = (
             by_ids
             and log.ids_known
-            and (self.tail_is_sure or await dialect.ends_whole(log.token_ids))
+            and (log.ends_surely or await dialect.ends_whole(log.token_ids))
         )
         if answer_by_ids:
             return Plan(SeamGrade.EXACT, [*prompt, *log.token_ids])

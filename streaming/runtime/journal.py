@@ -32,9 +32,9 @@ FLUSH = """
 WITH batch AS (
     SELECT * FROM unnest(
         %b::uuid[], %b::int8[], %b::int8[], %b::int8[], %b::int8[],
-        %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int8[]
+        %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int8[], %b::int8[]
     ) AS b(session_id, epoch, attempt, first_seq, last_seq,
-           token_ids, text, text_ends, digest, terminal, delivered)
+           token_ids, text, text_ends, digest, terminal, ends_surely, delivered)
 ), fenced AS (
     UPDATE session_fence f
     SET durable_seq = b.last_seq, delivered_seq = greatest(f.delivered_seq, b.delivered)
@@ -43,9 +43,9 @@ WITH batch AS (
     RETURNING f.session_id, f.stop_requested
 ), written AS (
     INSERT INTO streaming_tokencheckpoint (session_id, epoch, attempt, first_seq, last_seq,
-        token_ids, text, text_ends, digest, terminal, created_at)
+        token_ids, text, text_ends, digest, terminal, ends_surely, created_at)
     SELECT b.session_id, b.epoch, b.attempt, b.first_seq, b.last_seq,
-        b.token_ids, b.text, b.text_ends, b.digest, b.terminal, now()
+        b.token_ids, b.text, b.text_ends, b.digest, b.terminal, b.ends_surely = 1, now()
     FROM batch b JOIN fenced USING (session_id)
     WHERE b.last_seq >= b.first_seq
 )
@@ -309,6 +309,7 @@ class Journal:
                 bytea_array([batch.segment.ends.tobytes() for batch in batches]),
                 bytea_array([batch.digest for batch in batches]),
                 bytea_array([terminal_bytes(batch.segment.terminal) for batch in batches]),
+                int8_array([batch.ends_surely for batch in batches]),
                 int8_array([batch.log.delivered_seq for batch in batches]),
             ),
             binary=True,

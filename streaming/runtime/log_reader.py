@@ -76,6 +76,7 @@ class StoredLog:
     token_ids: array[int] = field(default_factory=lambda: array("i"))
     digest: RunningDigest = field(default_factory=RunningDigest)
     stored_digest: bytes = RunningDigest().digest()
+    ends_surely: bool = True
 
     @property
     def is_intact(self) -> bool:
@@ -90,15 +91,16 @@ async def read_logs(
     logs = {session_id: StoredLog() for session_id in session_ids}
     async with connection.cursor(binary=True) as cursor:
         await cursor.execute(
-            "SELECT session_id, token_ids, text, digest FROM streaming_tokencheckpoint"
+            "SELECT session_id, token_ids, text, digest, ends_surely FROM streaming_tokencheckpoint"
             " WHERE session_id = ANY(%s) ORDER BY session_id, first_seq",
             (session_ids,),
         )
-        async for session_id, ids, text, digest in cursor:
+        async for session_id, ids, text, digest, ends_surely in cursor:
             log = logs[session_id]
             log.token_ids.frombytes(bytes(ids))
             log.digest.update(bytes(ids), bytes(text))
             log.stored_digest = bytes(digest)
+            log.ends_surely = ends_surely
     return logs
 
 

@@ -74,7 +74,8 @@ class StreamRunner:
         self._watch = watch
         self._journal = journal
         self._turns = turns
-        self._continuation = Continuation(session, pool)
+        prompt = None if resumption is None else resumption.prompt
+        self._continuation = Continuation(session, pool, prompt)
         self._attempts = 0
         self._failovers = 0
         self._failures_in_row = 0
@@ -84,7 +85,6 @@ class StreamRunner:
         self._last_failure: AttemptFailed | None = None
         self._attempts_before = 0
         if resumption is not None:
-            self._continuation.taken_over(resumption.prompt)
             self._attempts = self._attempts_before = resumption.attempts
             self._failovers = resumption.failovers
             self._discarded = resumption.discarded
@@ -150,8 +150,6 @@ class StreamRunner:
         finally:
             run.node.in_flight -= 1
             self._discarded += run.discarded
-            if self._log.last_seq > begun:
-                self._continuation.tail_is_sure = run.tail_is_sure
 
     async def _wait_until_created(self) -> None:
         """No engine is asked before the session is durable. Raises ``JournalUnavailable``."""

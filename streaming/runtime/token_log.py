@@ -83,6 +83,7 @@ class Batch:
     text: bytes
     digest: bytes
     records: list[Record]
+    ends_surely: bool = True
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class _Run:
     ids: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     terminal: dict[str, Any] | None = None
+    ends_surely: bool = True
 
 
 NOTES_SECONDS = 0.25
@@ -120,6 +122,9 @@ class SessionLog:
         self.token_ids: array[int] = array("i")
         """The ids of all tokens appended, for continuations."""
         self.ids_known = True
+        self.ends_surely = True
+        """Whether the last token is known to end a character. Of an event with several ids only the
+        engine knows whether the last ones begin another (vLLM merges events when it is busy)."""
         self.closed = False
         self.lost: Exception | None = None
         self.on_lost: Callable[[], object] | None = None
@@ -150,9 +155,10 @@ class SessionLog:
         )
 
     def continue_from(
-        self, token_ids: array[int], digest: RunningDigest, delivered_seq: int
+        self, token_ids: array[int], digest: RunningDigest, delivered_seq: int, ends_surely: bool
     ) -> None:
         """Stand where a log stands that was taken over: all of these tokens are durable."""
+        self.ends_surely = ends_surely
         self.token_ids = token_ids
         self.ids_known = UNKNOWN_ID not in token_ids
         self.last_seq = self.durable_seq = self._taken_seq = len(token_ids)
@@ -161,10 +167,11 @@ class SessionLog:
 
     # The runner's side
 
-    def append(self, tokens: list[Token], attempt: int) -> None:
+    def append(self, tokens: list[Token], attempt: int, *, ends_surely: bool = True) -> None:
         """Add tokens of ``attempt``. Raises ``LogClosed``."""
         self._must_be_open()
         run = self._run_of(attempt)
+        run.ends_surely = self.ends_surely = ends_surely
         for token_id, text in tokens:
             run.ids.append(token_id)
             run.texts.append(text)
@@ -259,6 +266,7 @@ class SessionLog:
             text=encoded,
             digest=self._digest.digest() if last >= first else b"",
             records=records,
+            ends_surely=run.ends_surely,
         )
 
     def committed(self, batch: Batch, stop_requested: bool) -> None:

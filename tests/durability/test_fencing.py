@@ -12,7 +12,7 @@ import pytest
 from streaming.core.chunks import Token
 from streaming.errors import SessionLost
 from streaming.runtime.journal import Journal, Poisoned, record_event
-from streaming.runtime.log_reader import full_text
+from streaming.runtime.log_reader import full_text, read_logs
 from streaming.runtime.records import Record, RecordKind, now
 from streaming.runtime.token_log import SessionLog
 from tests.durability.conftest import Bench, take_over, tokens
@@ -85,6 +85,21 @@ async def test_an_old_epoch_goes_on_sending(bench: Bench) -> None:
             await ghost.flushed()
     assert heir.lost is None
     assert stored_log(bench.stack, log.session_id).text == "old"
+
+
+@pytest.mark.parametrize("surely", [True, False])
+async def test_the_next_owner_knows_whether_the_log_ends_with_a_character(bench: Bench, surely):
+    log = await bench.created_surely()
+    log.append(tokens("one"), 1, ends_surely=not surely)
+    await log.flushed()
+    log.append(tokens("two"), 1, ends_surely=surely)
+    await log.flushed()
+    async with await bench.connect() as connection:
+        stored = (await read_logs(connection, [log.session_id]))[log.session_id]
+    assert (stored.ends_surely, stored.is_intact) == (surely, True)
+    heir = SessionLog(log.session_id, 2, bench.journal.notify)
+    heir.continue_from(stored.token_ids, stored.digest, 0, stored.ends_surely)
+    assert heir.ends_surely is surely
 
 
 async def test_a_lost_log_stops_its_producer_once(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from streaming.conf import conf
 from streaming.core.chunks import UNKNOWN_ID, Token
 from streaming.core.digest import RunningDigest
+from streaming.runtime import token_log
 from streaming.runtime.log_reader import full_text, slice_from_database
 from streaming.runtime.token_log import Batch, LogClosed, SessionLog, terminal_bytes
 from tests.durability.conftest import Bench, tokens
@@ -107,6 +109,45 @@ def test_a_batch_is_of_one_attempt_and_records_go_with_the_last() -> None:
     one, two = log.take(), log.take()
     assert (one.attempt, one.segment.text, one.records) == (1, "ab", [])
     assert (two.attempt, two.segment.text, two.records) == (2, "cd", ["first", "second"])
+    assert not log.has_pending
+
+
+async def test_notes_hold_up_no_token_and_ride_along_with_what_is_recorded() -> None:
+    log = new_log()
+    log.note("told")  # type: ignore[arg-type]
+    assert not log.has_pending
+    log.append(tokens("a"), 1)
+    assert log.take().records == []
+    log.append(tokens("b"), 1)
+    log.record("pressing")  # type: ignore[arg-type]
+    assert log.take().records == ["told", "pressing"]
+    assert not log.has_pending
+
+
+async def test_notes_are_written_after_a_while_or_when_somebody_waits(monkeypatch) -> None:
+    monkeypatch.setattr(token_log, "NOTES_SECONDS", 0.02)
+    notified = asyncio.Event()
+    log = SessionLog(uuid4(), 1, lambda log: notified.set())
+    log.note("soon")  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        await notified.wait()
+    assert log.take().records == ["soon"]
+    monkeypatch.setattr(token_log, "NOTES_SECONDS", 3600.0)
+    log.note("at once")  # type: ignore[arg-type]
+    waiting = asyncio.create_task(log.flushed())
+    await asyncio.sleep(0)
+    batch = log.take()
+    assert batch.records == ["at once"]
+    log.committed(batch, False)
+    async with asyncio.timeout(5):
+        await waiting
+
+
+async def test_a_lost_log_has_no_notes_left() -> None:
+    log = new_log()
+    log.note("late")  # type: ignore[arg-type]
+    log.lose(RuntimeError())
+    log.press()
     assert not log.has_pending
 
 

@@ -175,9 +175,9 @@ async def test_a_whole_answer_is_completed_whatever_is_asked_before_it_is_closed
     ],
 )
 async def test_what_cannot_be_gone_on_with_ends_once_and_says_why(stack_of_two, damage, code):
-    stack, _ = stack_of_two(pace=60, gateways=1, env={"GRACE_SECONDS": "0"})
+    stack, _ = stack_of_two(pace=30, gateways=1, env={"GRACE_SECONDS": "0"})
     async with Client(urls(stack), stack.api_key()) as client:
-        reading = await client.create(question("damaged", 60))
+        reading = await client.create(question("damaged", 600))
         await client.read(reading, leave_at=5)
         await until(lambda: states(stack, [reading]) == {"suspended": 1})
         stack.sql(damage, reading.session_id)
