@@ -8,6 +8,7 @@ import pytest
 
 from streaming.runtime import turns
 from streaming.runtime.turns import AT_ONCE, Turns
+from tests.durability.reader import until
 
 
 @pytest.fixture
@@ -51,9 +52,7 @@ async def test_a_turn_ends_by_itself() -> None:
             await asyncio.Event().wait()
 
     tasks = [asyncio.create_task(hang()) for _ in range(3 * AT_ONCE)]
-    async with asyncio.timeout(5):
-        while begun < 3 * AT_ONCE:
-            await asyncio.sleep(turns.TURN_SECONDS)
+    await until(lambda: begun == 3 * AT_ONCE)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
