@@ -12,6 +12,23 @@ from streaming.core.nodes import NodeSpec
 
 _LOCK = 0x554E4201  # one process at a time: several start together
 
+# Names and addresses are unique, each for itself: either may be an operator's already.
+_NODE = """
+WITH spec(name, dialect, base_url, weight, options) AS (
+    VALUES (%s::text, %s::text, %s::text, %s::float8, %s::jsonb)
+)
+"""
+_ADD = f"""{_NODE}
+INSERT INTO streaming_inferencenode (name, dialect, base_url, admin_state, source, weight, options,
+    created_at, health, health_reason, models_served)
+SELECT name, dialect, base_url, 'active', 'environment', weight, options, now(), 'unknown', '', '[]'
+FROM spec ON CONFLICT DO NOTHING
+"""
+_UPDATE = f"""{_NODE}
+UPDATE streaming_inferencenode node SET dialect = spec.dialect, options = spec.options
+FROM spec WHERE node.name = spec.name AND node.source = 'environment'
+"""
+
 
 async def sync_environment_nodes(pool: AsyncConnectionPool, specs: Sequence[NodeSpec]) -> None:
     """Make the rows whose source is the environment those of ``specs``; leave all others alone.
@@ -26,17 +43,12 @@ async def sync_environment_nodes(pool: AsyncConnectionPool, specs: Sequence[Node
             ([spec.name for spec in specs], [spec.base_url for spec in specs]),
         )
         for spec in specs:
-            await connection.execute(
-                "INSERT INTO streaming_inferencenode (name, dialect, base_url, admin_state, source,"
-                " weight, options, created_at, health, health_reason, models_served)"
-                " VALUES (%s, %s, %s, 'active', 'environment', %s, %s::jsonb, now(), 'unknown', '', '[]')"
-                " ON CONFLICT (name) DO UPDATE SET dialect = excluded.dialect, options = excluded.options"
-                " WHERE streaming_inferencenode.source = 'environment'",
-                (
-                    spec.name,
-                    spec.dialect,
-                    spec.base_url,
-                    spec.weight,
-                    orjson.dumps(dataclasses.asdict(spec.options)).decode(),
-                ),
+            values = (
+                spec.name,
+                spec.dialect,
+                spec.base_url,
+                spec.weight,
+                orjson.dumps(dataclasses.asdict(spec.options)).decode(),
             )
+            await connection.execute(_ADD, values)
+            await connection.execute(_UPDATE, values)
