@@ -209,6 +209,14 @@ async def call(
     return parsed(response.content)
 
 
+async def check_health(client: EngineClient, base_url: str, timeout: float) -> None:
+    """Both engines answer 200 at ``/health`` when they can work. Raises ``AttemptFailed``."""
+    with translated_errors():
+        response = await client.short.get(f"{base_url}/health", timeout=timeout)
+    if response.status_code != 200:
+        raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
+
+
 def parsed(data: bytes) -> Any:
     """JSON from an engine. Raises ``AttemptFailed``: half an event, a lone surrogate, …"""
     try:

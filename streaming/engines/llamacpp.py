@@ -9,24 +9,21 @@ piece, and accepted only if the count and the last id fit.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
-from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
-from streaming.core.sse import EventTooLong, SSEParser
+from streaming.core.failures import AttemptFailed, Cause
 from streaming.engines.base import Generation, Message, NodeReport
 from streaming.engines.http import (
     EngineClient,
     call,
+    check_health,
     expected_shape,
-    parsed,
-    raise_for_error,
-    stream_post,
     text_of,
     token_ids,
-    translated_errors,
 )
+from streaming.engines.stream import chunks_of, event_of
 
 FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
 EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
@@ -48,10 +45,7 @@ class LlamaCpp:
         self._pieces: OrderedDict[str, list[int]] = OrderedDict()
 
     async def probe(self, timeout: float) -> NodeReport:
-        with translated_errors():
-            response = await self._client.short.get(f"{self._base}/health", timeout=timeout)
-        if response.status_code != 200:
-            raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
+        await check_health(self._client, self._base, timeout)
         listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
         props = await call(self._client, "GET", f"{self._base}/props", timeout=timeout)
         context = props.get("default_generation_settings", {}).get("n_ctx")
@@ -84,51 +78,10 @@ class LlamaCpp:
     async def ends_whole(self, token_ids: Sequence[int]) -> bool:
         return True  # no event comes out inside a character, and each has one token
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
+    def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
         url = f"{self._base}/completion"
-        parser = SSEParser()
-        finished = False
-        predicted = 0
-        async with stream_post(self._client, url, _body(generation), {}) as stream:
-            with translated_errors():
-                async for data in stream:
-                    try:
-                        payloads = parser.feed(data)
-                    except EventTooLong as exc:
-                        raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
-                    chunks: list[TokenChunk] = []
-                    try:
-                        for payload in payloads:
-                            event = _event(payload)
-                            with expected_shape():
-                                chunk, predicted = await self._chunk(event, predicted, generation)
-                            finished = finished or chunk.finish_reason is not None
-                            chunks.append(chunk)
-                    except (AttemptFailed, RejectedByEngine):
-                        # Tokens that came together with an error have come all the same.
-                        if chunks:
-                            yield chunks
-                        raise
-                    if chunks:
-                        yield chunks
-        if not finished:
-            raise AttemptFailed(Cause.CLOSED, "the stream ended without a stop event")
-
-    async def _chunk(
-        self, event: dict[str, Any], before: int, generation: Generation
-    ) -> tuple[TokenChunk, int]:
-        predicted, text = event["tokens_predicted"], text_of(event["content"])
-        ids = await self._all_ids(text, token_ids(event.get("tokens") or []), predicted - before)
-        finish = None
-        usage = generation.usage
-        usage.prompt_tokens = event.get("tokens_evaluated")
-        if event.get("stop"):
-            finish = FINISHED.get(event.get("stop_type", ""))
-            if finish is None:
-                raise AttemptFailed(Cause.ABORTED, f"stop_type {event.get('stop_type')!r}")
-            usage.completion_tokens = predicted
-            usage.cached_prompt_tokens = event.get("timings", {}).get("cache_n")
-        return TokenChunk(ids, text, finish), predicted
+        reader = _EventReader(generation, self._all_ids)
+        return chunks_of(self._client, url, _body(generation), {}, reader)
 
     async def _all_ids(self, text: str, ids: list[int], count: int) -> list[int]:
         """The ids of the ``count`` tokens behind ``text``, of which the engine told ``ids``."""
@@ -149,14 +102,40 @@ class LlamaCpp:
         """Closing the connection aborts; there is no call for it."""
 
 
-def _event(payload: bytes) -> dict[str, Any]:
-    """One event. Raises what an error object means."""
-    event = parsed(payload)
-    if not isinstance(event, dict):
-        raise AttemptFailed(Cause.MALFORMED, f"not an event: {payload[:80]!r}")
-    if "error" in event:
-        raise_for_error(event["error"])
-    return event
+class _EventReader:
+    """See ``stream.EventReader``. ``all_ids``: of a text, of which the engine told some ids."""
+
+    __slots__ = ("_all_ids", "_generation", "_predicted", "finished")
+
+    def __init__(
+        self,
+        generation: Generation,
+        all_ids: Callable[[str, list[int], int], Awaitable[list[int]]],
+    ) -> None:
+        self._generation = generation
+        self._all_ids = all_ids
+        self._predicted = 0
+        self.finished = False
+
+    async def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
+        for payload in payloads:
+            chunks.append(await self._chunk(event_of(payload)))
+
+    async def _chunk(self, event: dict[str, Any]) -> TokenChunk:
+        before, self._predicted = self._predicted, event["tokens_predicted"]
+        text, told = text_of(event["content"]), token_ids(event.get("tokens") or [])
+        ids = await self._all_ids(text, told, self._predicted - before)
+        usage = self._generation.usage
+        usage.prompt_tokens = event.get("tokens_evaluated")
+        if not event.get("stop"):
+            return TokenChunk(ids, text, None)
+        finish = FINISHED.get(event.get("stop_type", ""))
+        if finish is None:
+            raise AttemptFailed(Cause.ABORTED, f"stop_type {event.get('stop_type')!r}")
+        usage.completion_tokens = self._predicted
+        usage.cached_prompt_tokens = event.get("timings", {}).get("cache_n")
+        self.finished = True
+        return TokenChunk(ids, text, finish)
 
 
 def _body(generation: Generation) -> dict[str, Any]:

@@ -12,20 +12,17 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar
 
 from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
-from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
-from streaming.core.sse import EventTooLong, SSEParser
+from streaming.core.failures import AttemptFailed, Cause
 from streaming.engines.base import Generation, Message, NodeReport
 from streaming.engines.http import (
     EngineClient,
     call,
+    check_health,
     expected_shape,
-    parsed,
-    raise_for_error,
-    stream_post,
     text_of,
     token_ids,
-    translated_errors,
 )
+from streaming.engines.stream import chunks_of, event_of
 
 FINISHED = {
     "stop": "stop",
@@ -52,10 +49,7 @@ class VLLM:
         self._base = base_url
 
     async def probe(self, timeout: float) -> NodeReport:
-        with translated_errors():
-            response = await self._client.short.get(f"{self._base}/health", timeout=timeout)
-        if response.status_code != 200:
-            raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
+        await check_health(self._client, self._base, timeout)
         listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
         return NodeReport({model["id"]: model.get("max_model_len") for model in listed["data"]})
 
@@ -88,39 +82,18 @@ class VLLM:
         with expected_shape():
             return not text_of(answer["prompt"]).endswith("\ufffd")
 
-    async def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
-        body = _body(generation)
-        headers = {"x-request-id": generation.request_id}
+    def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
         url = f"{self._base}/v1/completions"
-        parser = SSEParser()
+        headers = {"x-request-id": generation.request_id}
         reader = _EventReader(generation)
-        async with stream_post(self._client, url, body, headers) as stream:
-            with translated_errors():
-                async for data in stream:
-                    try:
-                        payloads = parser.feed(data)
-                    except EventTooLong as exc:
-                        raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
-                    chunks: list[TokenChunk] = []
-                    try:
-                        with expected_shape():
-                            reader.read(payloads, chunks)
-                    except (AttemptFailed, RejectedByEngine):
-                        # Tokens that came together with an error have come all the same.
-                        if chunks:
-                            yield chunks
-                        raise
-                    if chunks:
-                        yield chunks
-        if not reader.finished:
-            raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish_reason")
+        return chunks_of(self._client, url, _body(generation), headers, reader)
 
     async def abort(self, request_id: str) -> None:
         """Closing the connection is what aborts on default flags; the abort call needs others."""
 
 
 class _EventReader:
-    """Turns the events of one stream into chunks."""
+    """See ``stream.EventReader``."""
 
     __slots__ = ("_generation", "_seen_first", "_tokens", "finished")
 
@@ -130,16 +103,11 @@ class _EventReader:
         self._tokens = 0
         self.finished = False
 
-    def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
-        """Add the chunks of some events to ``chunks``, up to the one that fails."""
+    async def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
         for payload in payloads:
             if payload == b"[DONE]":  # proves nothing: it follows errors and aborts too
                 continue
-            event = parsed(payload)
-            if not isinstance(event, dict):
-                raise AttemptFailed(Cause.MALFORMED, f"not an event: {payload[:80]!r}")
-            if "error" in event:
-                raise_for_error(event["error"])
+            event = event_of(payload)
             choices = event.get("choices")
             usage = event.get("usage")
             if usage:
