@@ -36,7 +36,7 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         "max_body_bytes",
         "keepalive_seconds",
         "first_token_timeout",
-        "stall_timeout",
+        "gateway_silence",
         "health_interval",
         "max_attempts",
         "log_max_events",

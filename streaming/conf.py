@@ -43,7 +43,26 @@ class StreamingConf:
     first_token_timeout: float = setting(
         60.0, "Silence tolerated from an engine before its first token."
     )
-    stall_timeout: float = setting(30.0, "Silence tolerated from an engine between two tokens.")
+    client_silence: float = setting(
+        15.0,
+        "Silence after which a client should give its connection up; it is told, and ours does.",
+    )
+    gateway_silence: float = setting(
+        22.0,
+        "Silence of an engine between two tokens after which its attempt has failed, whatever speaks for it.",
+    )
+    engine_silence: float = setting(
+        30.0, "Silence on a connection to an engine after which the connection is cut."
+    )
+    proxy_idle_seconds: float = setting(
+        0.0, "How long the proxy in front lets a connection be silent (0: not known); checked only."
+    )
+    proxy_total_seconds: float = setting(
+        0.0, "How long the proxy in front lets a response last (0: no limit); checked only."
+    )
+    max_answer_seconds: float = setting(
+        3600.0, "How long one answer may be generated before it ends in timeout."
+    )
     engine_connect_timeout: float = setting(2.0, "Time a node has to accept a connection.")
     max_failovers: int = setting(
         2,

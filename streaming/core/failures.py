@@ -24,6 +24,7 @@ class Cause(enum.Enum):
     STALLED = "stalled"
     MISMATCH = "seam_mismatch"  # what the node echoed or regenerated is not what we hold
     REHEARSAL = "rehearsal"  # a test key asked for it
+    MIGRATED = "migrated"  # its node is being drained: not a failure at all
 
 
 class AttemptFailed(Exception):

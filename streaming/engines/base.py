@@ -36,10 +36,47 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """What an engine says of its load; None: it does not say.
+
+    ``running`` and ``waiting`` count requests, of every client it has. ``kv_usage`` is the share of
+    the KV-cache that is occupied, 0 to 1; ``kv_tokens`` what the whole cache holds and
+    ``block_tokens`` what one block of it holds, in tokens. ``progress`` grows while the engine
+    works, be it on prompts or on answers. ``asked_at``: loop time at which it was asked.
+    """
+
+    asked_at: float
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    kv_tokens: int | None = None
+    block_tokens: int | None = None
+    progress: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a probe has learnt that a node can do."""
+
+    token_ids: bool = True
+    abort: bool = False
+    """It aborts a request by its id."""
+    figures: bool = False
+    prefix_caching: bool = False
+    reset_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What a probe found. ``models``: each model served, with its context in tokens if known."""
+    """What a probe found. ``models``: each model served, with its context in tokens if known.
+
+    ``slots``: how many requests it runs at once; None: it does not say.
+    """
 
     models: dict[str, int | None]
+    can: Capabilities = Capabilities()
+    figures: Figures | None = None
+    slots: int | None = None
 
 
 class Dialect(Protocol):
@@ -57,7 +94,16 @@ class Dialect(Protocol):
     def __init__(self, client: EngineClient, base_url: str) -> None: ...
 
     async def probe(self, timeout: float) -> NodeReport:
-        """Health and models in at most ``timeout`` seconds."""
+        """Health, models, abilities and load in at most ``timeout`` seconds."""
+
+    async def figures(self, timeout: float) -> Figures:
+        """Its load alone; what it does not tell is None."""
+
+    async def pulse(self, model: str, timeout: float) -> None:
+        """Have it generate one token: the only proof that it is not frozen."""
+
+    async def reset_cache(self) -> bool:
+        """Drop what it keeps of ended requests; False: it does not offer that, or refuses now."""
 
     async def render(self, model: str, messages: Sequence[Message]) -> list[int]:
         """The token ids of the rendered prompt, the assistant's header included."""
@@ -78,5 +124,5 @@ class Dialect(Protocol):
         Closing it closes the connection.
         """
 
-    async def abort(self, request_id: str) -> None:
-        """Ask for the request to be aborted, where the engine has a call for that."""
+    async def abort(self, request_ids: Sequence[str]) -> bool:
+        """Ask for these requests to be aborted; False: the engine has no call for that."""

@@ -8,13 +8,14 @@ piece, and accepted only if the count and the last id fit.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
-from streaming.engines.base import Generation, Message, NodeReport
+from streaming.engines.base import Figures, Generation, Message, NodeReport
 from streaming.engines.http import (
     EngineClient,
     call,
@@ -98,8 +99,17 @@ class LlamaCpp:
                 return list(known)
         return [UNKNOWN_ID] * (count - len(ids)) + ids
 
-    async def abort(self, request_id: str) -> None:
-        """Closing the connection aborts; there is no call for it."""
+    async def figures(self, timeout: float) -> Figures:
+        return Figures(asyncio.get_running_loop().time())
+
+    async def pulse(self, model: str, timeout: float) -> None:
+        await check_health(self._client, self._base, timeout)
+
+    async def reset_cache(self) -> bool:
+        return False
+
+    async def abort(self, request_ids: Sequence[str]) -> bool:
+        return False
 
 
 class _EventReader:

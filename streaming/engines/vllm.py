@@ -7,13 +7,14 @@ matches stop strings itself, since the engine would look only at its own output.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar
 
 from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
-from streaming.engines.base import Generation, Message, NodeReport
+from streaming.engines.base import Figures, Generation, Message, NodeReport
 from streaming.engines.http import (
     EngineClient,
     call,
@@ -88,8 +89,17 @@ class VLLM:
         reader = _EventReader(generation)
         return chunks_of(self._client, url, _body(generation), headers, reader)
 
-    async def abort(self, request_id: str) -> None:
-        """Closing the connection is what aborts on default flags; the abort call needs others."""
+    async def figures(self, timeout: float) -> Figures:
+        return Figures(asyncio.get_running_loop().time())
+
+    async def pulse(self, model: str, timeout: float) -> None:
+        await check_health(self._client, self._base, timeout)
+
+    async def reset_cache(self) -> bool:
+        return False
+
+    async def abort(self, request_ids: Sequence[str]) -> bool:
+        return False
 
 
 class _EventReader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import orjson
@@ -48,7 +47,7 @@ async def sync_environment_nodes(pool: AsyncConnectionPool, specs: Sequence[Node
                 spec.dialect,
                 spec.base_url,
                 spec.weight,
-                orjson.dumps(dataclasses.asdict(spec.options)).decode(),
+                orjson.dumps(spec.options.said()).decode(),
             )
             await connection.execute(_ADD, values)
             await connection.execute(_UPDATE, values)

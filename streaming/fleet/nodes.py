@@ -1,15 +1,15 @@
-"""The nodes as this process sees them, and the choice between them."""
+"""The nodes as this process sees them."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from streaming.core.nodes import NodeOptions
-from streaming.engines.base import Dialect
+from streaming.engines.base import Capabilities, Dialect, Figures
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +21,18 @@ class Health(enum.Enum):
     DOWN = "down"
 
 
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What operators have left on, for a node or a model. ``defragment``: on, off or dry_run."""
+
+    failover: bool = True
+    hedging: bool = True
+    defragment: str = "on"
+
+
 @dataclass(slots=True, eq=False)
 class Node:
-    """One engine node. ``in_flight`` counts this process's own streams on it."""
+    """One engine node, as this process knows it."""
 
     id: int
     name: str
@@ -37,6 +46,15 @@ class Node:
     reason: str = ""
     models: dict[str, int | None] = field(default_factory=dict)
     in_flight: int = 0
+    """Attempts of this process that run here."""
+    others_in_flight: int = 0
+    """Attempts of the other gateway processes, as they last said."""
+    can: Capabilities = field(default_factory=Capabilities)
+    figures: Figures | None = None
+    slots: int | None = None
+    switches: Switches = Switches()
+    last_data: float = 0.0
+    """Loop time of the last data that any attempt got from here."""
     blocked_until: float = 0.0
     """Loop time before which it wants no requests (its ``Retry-After``)."""
 
@@ -62,6 +80,8 @@ class Fleet:
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
+        self.policies: dict[str, Switches] = {}
+        """What operators have switched for whole models."""
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -75,23 +95,15 @@ class Fleet:
         """Whether any node, healthy or not, was seen serving ``model``."""
         return any(model in node.models for node in self.nodes.values())
 
-    def choose(self, model: str, failed: Sequence[Node] = ()) -> Node | None:
-        """The least loaded node for ``model``; None: wait for a change.
-
-        ``failed``: the nodes on which this answer has failed, oldest first; one of them is taken
-        only when there is no other, and then the one whose failure is longest ago. A suspect
-        counts as another until its probe has decided: going back at once would only fail again.
-        """
-        now = asyncio.get_running_loop().time()
-        able = [node for node in self.nodes.values() if node.takes(model, now)]
-        undecided = [node for node in self.nodes.values() if node.may_take_soon(model)]
-        for start in range(len(failed) + 1):
-            candidates = [node for node in able if node not in failed[start:]]
-            if candidates:
-                return least_loaded(candidates)
-            if any(node not in failed[start:] for node in undecided):
-                return None
-        return None
+    def switches(self, model: str, node: Node) -> Switches:
+        """What is left on for ``model`` on ``node``: off in one place is off."""
+        policy = self.policies.get(model, Switches())
+        order = ("on", "dry_run", "off")
+        return Switches(
+            failover=policy.failover and node.switches.failover,
+            hedging=policy.hedging and node.switches.hedging,
+            defragment=max(policy.defragment, node.switches.defragment, key=order.index),
+        )
 
     async def wait_for_change(self) -> None:
         """Return when a node's health, models or acceptance has changed."""
@@ -111,8 +123,3 @@ class Fleet:
 
     def _healthy(self) -> Iterable[Node]:
         return (node for node in self.nodes.values() if node.health is Health.UP)
-
-
-def least_loaded(nodes: Collection[Node]) -> Node | None:
-    """The node with the fewest streams for its weight."""
-    return min(nodes, key=lambda node: ((node.in_flight + 1) / node.weight, node.id), default=None)

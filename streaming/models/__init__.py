@@ -4,7 +4,8 @@ from streaming.models.attempt import Attempt
 from streaming.models.checkpoint import TokenCheckpoint
 from streaming.models.event import OutboxMessage, SessionEvent
 from streaming.models.instance import GatewayInstance
-from streaming.models.node import InferenceNode
+from streaming.models.node import InferenceNode, ModelPolicy, NodeEvent
+from streaming.models.operation import Incident, Lease, TaskRun
 from streaming.models.session import IdempotencyKey, SessionFence, StreamSession
 from streaming.models.tenant import ApiKey, ModelAlias, Tenant
 
@@ -13,12 +14,17 @@ __all__ = [
     "Attempt",
     "GatewayInstance",
     "IdempotencyKey",
+    "Incident",
     "InferenceNode",
+    "Lease",
     "ModelAlias",
+    "ModelPolicy",
+    "NodeEvent",
     "OutboxMessage",
     "SessionEvent",
     "SessionFence",
     "StreamSession",
+    "TaskRun",
     "Tenant",
     "TokenCheckpoint",
 ]

@@ -13,6 +13,14 @@ class GatewayInstance(models.Model):
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
     stopped_at = models.DateTimeField(null=True)
+    node_streams = models.JSONField(
+        default=dict,
+        db_default=models.Value({}, models.JSONField()),
+        help_text="Its attempts that run now, by node id; written with each heartbeat.",
+    )
+    nodes_read_at = models.DateTimeField(
+        null=True, help_text="When it last read the node table: what it knows of drains."
+    )
 
     def __str__(self) -> str:
         return f"gateway {self.pk} on {self.hostname} (pid {self.pid})"

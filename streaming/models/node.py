@@ -6,13 +6,23 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from streaming.core.nodes import NodeOptions
 
 OPTIONS_HELP = (
-    "continuation: ids, text or regenerate; template: chatml or llama3; prompt_cache: on or off"
+    "continuation, template, prompt_cache, credential, client_cert, client_key, ca, capacity,"
+    " exclusive, dns, gpu_metrics, pod: see the README"
 )
+
+
+class Switch(models.TextChoices):
+    """What operators may turn off while everything runs. Only defragment has a dry run."""
+
+    ON = "on"
+    OFF = "off"
+    DRY_RUN = "dry_run", "dry run"
 
 
 class InferenceNode(models.Model):
@@ -33,6 +43,7 @@ class InferenceNode(models.Model):
         ENVIRONMENT = "environment"
         COMMAND = "command"
         ADMIN = "admin"
+        DNS = "dns"  # one address of its parent's name; comes and goes with the name's records
 
     name = models.CharField(max_length=100, unique=True)
     dialect = models.CharField(max_length=16, choices=Dialect.choices)
@@ -41,12 +52,39 @@ class InferenceNode(models.Model):
     source = models.CharField(max_length=12, choices=Source.choices, default=Source.ADMIN)
     weight = models.FloatField(default=1.0)
     options = models.JSONField(default=dict, blank=True, help_text=OPTIONS_HELP)
+    parent = models.ForeignKey(
+        "self", null=True, blank=True, editable=False, on_delete=models.CASCADE,
+        related_name="addresses", help_text="The node by whose name this address was found.",
+    )  # fmt: skip
+    failover = models.CharField(
+        max_length=3, choices=Switch.choices[:2], default=Switch.ON, db_default=Switch.ON,
+        help_text="Whether its streams are continued elsewhere, and others' here.",
+    )  # fmt: skip
+    hedging = models.CharField(
+        max_length=3, choices=Switch.choices[:2], default=Switch.ON, db_default=Switch.ON,
+        help_text="Whether its silent streams are tried elsewhere as well.",
+    )  # fmt: skip
+    defragment = models.CharField(
+        max_length=7, choices=Switch.choices, default=Switch.ON, db_default=Switch.ON,
+        help_text="Whether its KV-cache is cleaned when it fragments (dry run: only said).",
+    )  # fmt: skip
     created_at = models.DateTimeField(default=timezone.now)
 
     health = models.CharField(max_length=10, default="unknown", editable=False)
     health_reason = models.CharField(max_length=300, blank=True, editable=False)
     models_served = models.JSONField(default=list, blank=True, editable=False)
     checked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    admin_state_at = models.DateTimeField(
+        db_default=Now(), editable=False, help_text="When an operator last spoke."
+    )
+    capabilities = models.JSONField(
+        default=dict, db_default=models.Value({}, models.JSONField()), editable=False
+    )
+    figures = models.JSONField(
+        default=dict, db_default=models.Value({}, models.JSONField()), editable=False,
+        help_text="What the engine last said of its load.",
+    )  # fmt: skip
+    circuit = models.CharField(max_length=9, db_default="closed", editable=False)
 
     class Meta:
         verbose_name = "engine node"
@@ -70,3 +108,33 @@ class InferenceNode(models.Model):
             "weight": self.weight,
             "options": self.options,
         }
+
+
+class ModelPolicy(models.Model):
+    """The same switches for a whole model: off here is off on every node."""
+
+    model = models.CharField(max_length=200, unique=True)
+    failover = models.CharField(max_length=3, choices=Switch.choices[:2], default=Switch.ON)
+    hedging = models.CharField(max_length=3, choices=Switch.choices[:2], default=Switch.ON)
+    defragment = models.CharField(max_length=7, choices=Switch.choices, default=Switch.ON)
+
+    class Meta:
+        verbose_name_plural = "model policies"
+
+    def __str__(self) -> str:
+        return self.model
+
+
+class NodeEvent(models.Model):
+    """Something that happened to a node; append-only. Outlives the node."""
+
+    node = models.ForeignKey(
+        InferenceNode, null=True, on_delete=models.SET_NULL, related_name="events"
+    )
+    node_name = models.CharField(max_length=100)
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+    kind = models.CharField(max_length=40)
+    data = models.JSONField(default=dict)
+
+    def __str__(self) -> str:
+        return f"{self.node_name}: {self.kind}"

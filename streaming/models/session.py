@@ -44,6 +44,9 @@ class StreamSession(models.Model):
     suspended_at = models.DateTimeField(null=True)
     resume_until = models.DateTimeField(null=True)
     purged_at = models.DateTimeField(null=True)
+    log_digest = models.BinaryField(
+        null=True, help_text="The digest over the whole log, kept when its content is purged."
+    )
     owner = models.ForeignKey(
         "streaming.GatewayInstance", on_delete=models.PROTECT, null=True, related_name="sessions"
     )

@@ -19,6 +19,9 @@ class Tenant(models.Model):
     )
     display_name = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
+    content_days = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Days that content is kept; empty: CONTENT_DAYS."
+    )
 
     def __str__(self) -> str:
         return self.display_name or self.name

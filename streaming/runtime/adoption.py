@@ -147,7 +147,7 @@ WITH free AS (
         jsonb_build_object('from', former, 'to', %s::int8, 'reason', %s::text)
     FROM won
 ), closed AS (  -- what the former owner can no longer write down
-    UPDATE streaming_attempt a SET ended_at = clock_timestamp(), end_reason = %s
+    UPDATE streaming_attempt a SET ended_at = clock_timestamp(), end_reason = %s, reclaim = 'pending'
     FROM won WHERE a.session_id = won.session_id AND a.ended_at IS NULL
 )
 SELECT session_id, epoch,

@@ -28,7 +28,7 @@ UNWRITTEN_ENOUGH = 1000
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class AttemptRun:
-    """``grade`` None: the first attempt, nothing to join on. Times are loop times, in seconds.
+    """``kind``: see ``models.Attempt.Kind``. ``grade`` None: the first attempt, nothing to join on. Times are loop times, in seconds.
 
     ``room`` waits until the journal takes more; ``progress`` is called at the first new token.
     """
@@ -36,6 +36,7 @@ class AttemptRun:
     session: LiveSession
     node: Node
     number: int
+    kind: str
     grade: SeamGrade | None
     generation: Generation
     known: str
@@ -93,7 +94,7 @@ class AttemptRun:
                     stall = StallTimer(timeout, limits.first_token_timeout)
                     with stall:
                         async for chunks in stream:
-                            self._last_data = stall.moved(loop.time(), limits.stall_timeout)
+                            self._last_data = stall.moved(loop.time(), limits.gateway_silence)
                             finish = self._take(chunks, rehearse_at)
                             if finish is not None:
                                 break
@@ -223,6 +224,7 @@ class AttemptRun:
                 "seam_grade": self.grade.value if self.grade else "",
                 "seam_note": self._seam_note(),
                 "started_at": now(),
+                "kind": self.kind,
             },
         )
 
@@ -269,6 +271,7 @@ class AttemptRun:
                     "recovery_ms": self._recovery_ms,
                     "cached_prompt_tokens": self.generation.usage.cached_prompt_tokens,
                     "discarded_tokens": self.discarded,
+                    "reclaim": "" if reason == "finished" else "pending",
                 },
             )
         )

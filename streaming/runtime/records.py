@@ -91,25 +91,25 @@ STATEMENTS: dict[RecordKind, str] = {
         WHERE s.id = r.id""",
     RecordKind.ATTEMPT_STARTED: """
         INSERT INTO streaming_attempt (session_id, number, epoch, node_id, node_name,
-            engine_request_id, seam_grade, seam_note, started_at, end_reason, end_detail,
+            engine_request_id, seam_grade, seam_note, started_at, kind, end_reason, end_detail,
             discarded_tokens)
         SELECT session_id, number, epoch, node_id, node_name, engine_request_id, seam_grade,
-            seam_note, started_at, '', '', 0
+            seam_note, started_at, kind, '', '', 0
         FROM jsonb_to_recordset(%s::jsonb) AS r(
             session_id uuid, number smallint, epoch bigint, node_id bigint, node_name text,
-            engine_request_id text, seam_grade text, seam_note text, started_at timestamptz)""",
+            engine_request_id text, seam_grade text, seam_note text, started_at timestamptz, kind text)""",
     RecordKind.ATTEMPT_ENDED: """
         UPDATE streaming_attempt a SET
             first_token_at = r.first_token_at, ended_at = r.ended_at, first_seq = r.first_seq,
             last_seq = r.last_seq, end_reason = r.end_reason, end_detail = r.end_detail,
             seam_grade = r.seam_grade, ttft_ms = r.ttft_ms, detection_ms = r.detection_ms,
             recovery_ms = r.recovery_ms, cached_prompt_tokens = r.cached_prompt_tokens,
-            discarded_tokens = r.discarded_tokens
+            discarded_tokens = r.discarded_tokens, reclaim = r.reclaim
         FROM jsonb_to_recordset(%s::jsonb) AS r(
             session_id uuid, number smallint, first_token_at timestamptz, ended_at timestamptz,
             first_seq bigint, last_seq bigint, end_reason text, end_detail text, seam_grade text,
             ttft_ms float8, detection_ms float8, recovery_ms float8, cached_prompt_tokens int,
-            discarded_tokens int)
+            discarded_tokens int, reclaim text)
         WHERE a.session_id = r.session_id AND a.number = r.number""",
     RecordKind.EVENT: """
         INSERT INTO streaming_sessionevent (session_id, at, kind, seq, data)

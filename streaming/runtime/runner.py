@@ -28,6 +28,7 @@ from streaming.errors import (
     UnsupportedParameter,
 )
 from streaming.fleet.nodes import Fleet, Health, Node
+from streaming.fleet.routing import Wanted, choose
 from streaming.fleet.watch import FleetWatch
 from streaming.runtime.attempt import AttemptRun
 from streaming.runtime.continuation import Continuation
@@ -167,9 +168,14 @@ class StreamRunner:
         wait = conf().node_wait_seconds
         deadline = asyncio.get_running_loop().time() + wait
         while True:
-            unfit = self._unfit_nodes()
-            node = self._fleet.choose(self._session.model, [*self._failed_nodes, *unfit])
-            if node is not None and node not in unfit:
+            wanted = Wanted(
+                model=self._session.model,
+                failed=self._failed_nodes,
+                unfit=self._unfit_nodes(),
+                is_continuation=self._log.last_seq > 0,
+            )
+            node = choose(self._fleet.nodes.values(), wanted, asyncio.get_running_loop().time())
+            if node is not None:
                 self._refuse_unsupported(node)
                 return node
             try:
@@ -252,6 +258,7 @@ class StreamRunner:
             session=session,
             node=node,
             number=self._attempts,
+            kind=self._kind(),
             grade=grade if produced else None,
             generation=generation,
             known=known,
@@ -259,6 +266,12 @@ class StreamRunner:
             room=self._wait_for_room,
             progress=partial(self._note_progress, turn),
         )
+
+    def _kind(self) -> str:
+        """Why there is one more attempt (``models.Attempt.Kind``)."""
+        if self._attempts == self._attempts_before + 1:
+            return "resumption" if self._attempts_before else "first"
+        return "failover"
 
     def _note_failure(self, node: Node, failure: AttemptFailed) -> None:
         """Decide whether to go on after a failed attempt. Raises ``GatewayError`` if not."""

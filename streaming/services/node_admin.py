@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
@@ -20,7 +18,7 @@ def add_node(spec: NodeSpec, *, source: str = InferenceNode.Source.COMMAND) -> I
         dialect=spec.dialect,
         base_url=spec.base_url,
         weight=spec.weight,
-        options=dataclasses.asdict(spec.options),
+        options=spec.options.said(),
         source=source,
     )
     try:

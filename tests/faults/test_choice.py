@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 
 from streaming.core.nodes import NodeOptions
 from streaming.fleet.nodes import Fleet, Health, Node
+from streaming.fleet.routing import Wanted, choose
 
 UP, SUSPECT, DOWN = Health.UP, Health.SUSPECT, Health.DOWN
 
@@ -40,5 +42,9 @@ def fleet_of(**health: Health) -> tuple[Fleet, dict[str, Node]]:
 )
 async def test_choice(health: dict[str, Health], failed: list[str], chosen: str | None) -> None:
     fleet, nodes = fleet_of(**health)
-    node = fleet.choose("m", [nodes[name] for name in failed])
+    node = choose(
+        fleet.nodes.values(),
+        Wanted(model="m", failed=[nodes[name] for name in failed]),
+        asyncio.get_running_loop().time(),
+    )
     assert (node.name if node else None) == chosen

@@ -25,11 +25,7 @@ def test_a_node_is_added_with_its_options():
     run("node", "add", "gpu-a=vllm+http://gpu-a:8000/?continuation=text&template=chatml")
     node = InferenceNode.objects.get()
     assert (node.name, node.dialect, node.base_url) == ("gpu-a", "vllm", "http://gpu-a:8000")
-    assert node.options == {
-        "continuation": "text",
-        "template": "chatml",
-        "prompt_cache": "on",
-    }
+    assert node.options == {"continuation": "text", "template": "chatml"}
     assert (node.source, node.admin_state, node.health) == ("command", "active", "unknown")
     node.clean()
 
