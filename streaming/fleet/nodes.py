@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from streaming.core.nodes import NodeOptions
+from streaming.core.pace import Pace
 from streaming.engines.base import Capabilities, Dialect, Figures
 
 logger = logging.getLogger(__name__)
@@ -53,8 +54,10 @@ class Node:
     figures: Figures | None = None
     slots: int | None = None
     switches: Switches = Switches()
-    last_data: float = 0.0
-    """Loop time of the last data that any attempt got from here."""
+    continuing: int = 0
+    """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
+    ttft: Pace = field(default_factory=Pace)
+    """Its time to first token."""
     blocked_until: float = 0.0
     """Loop time before which it wants no requests (its ``Retry-After``)."""
 
@@ -82,6 +85,8 @@ class Fleet:
         self.nodes: dict[int, Node] = {}
         self.policies: dict[str, Switches] = {}
         """What operators have switched for whole models."""
+        self.gateways = 1
+        """How many gateway processes share the nodes."""
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
