@@ -99,7 +99,7 @@ class Placement:
 
     def _refuse_unsupported(self, booking: Booking) -> None:
         for name in sorted(self._unsupported(booking.node)):
-            booking.release()
+            booking.end()
             raise UnsupportedParameter(
                 f"The engines that serve {self._session.model} do not support {name}.", param=name
             )
