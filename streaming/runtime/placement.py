@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streaming.conf import conf
+from streaming.core.prefix import prefix_key
 from streaming.errors import NoHealthyNode, UnsupportedParameter
 from streaming.fleet.continuations import Booking, Continuations
 from streaming.fleet.nodes import Fleet, Node
@@ -20,6 +21,7 @@ class Placement:
         self._session = session
         self._fleet = fleet
         self._continuations = continuations
+        self._prefix = prefix_key(session.request.messages)
         self._failed: list[Node] = []
 
     def note_failure(self, node: Node) -> None:
@@ -73,7 +75,7 @@ class Placement:
             failed=self._failed,
             unfit=unfit,
             is_continuation=is_continuation,
-            prefix=self._session.prefix,
+            prefix=self._prefix,
         )
 
     def _unfit(self) -> list[Node]:
