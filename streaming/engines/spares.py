@@ -22,6 +22,10 @@ from streaming.engines.sockets import EngineConnection
 LONGEST_REST = 20.0
 
 
+def _connection(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return EngineConnection(loop)
+
+
 class SpareConnector(TCPConnector):
     """Hands out a spare connection to the same address instead of making one.
 
@@ -31,7 +35,7 @@ class SpareConnector(TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = functools.partial[ResponseHandler](EngineConnection, loop=self._loop)
+        self._factory = functools.partial(_connection, self._loop)
         self._tls: dict[URL, ssl.SSLContext | None] = {}
         self._spares: dict[URL, deque[tuple[float, ResponseHandler]]] = {}
 
