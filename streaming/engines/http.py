@@ -186,7 +186,9 @@ def text_of(value: Any) -> str:
 
 
 def _words(exc: Exception) -> str:
-    return f"{type(exc).__name__}: {exc}"
+    # The transport's own names mislead: ConnectTimeout for whatever happened to a connection.
+    named = exc.__cause__ if isinstance(exc.__cause__, ClientError) else exc
+    return f"{type(named).__name__}: {exc}"
 
 
 def parsed(data: bytes) -> Any:

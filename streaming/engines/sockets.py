@@ -88,9 +88,9 @@ def error_facts(error: BaseException | None) -> dict[str, Any]:
     """What went wrong, from the error or from what caused it: ``errno`` by name, or ``tls``."""
     while error is not None:
         if isinstance(error, ssl.SSLError):  # its number is none of the system's
-            return {"tls": error.reason}
-        name = errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
-        if name is not None:
+            if reason := getattr(error, "reason", None):
+                return {"tls": reason}
+        elif isinstance(error, OSError) and (name := errorcode.get(error.errno or 0)):
             return {"errno": name}
         error = error.__cause__
     return {}
