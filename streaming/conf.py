@@ -74,6 +74,14 @@ class StreamingConf:
     )
     health_interval: float = setting(1.0, "Pace of the node health probes.")
     health_timeout: float = setting(3.0, "Time a node has to answer a health probe.")
+    kubernetes_api: str = setting(
+        "https://kubernetes.default.svc",
+        "Where the pods of nodes with the option pod are asked after.",
+    )
+    kubernetes_account: str = setting(
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+        "Directory with the token and ca.crt for it; it must be allowed to get pods.",
+    )
     heartbeat_seconds: float = setting(1.0, "Pace of the gateway process's own heartbeat row.")
     journal_down_seconds: float = setting(
         60.0, "How long the token log may be unwritable before sessions end in journal_unavailable."
