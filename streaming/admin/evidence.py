@@ -39,10 +39,9 @@ _FACTS: dict[str, Callable[[Any], str]] = {
     "error": lambda value: f"error: {value}",
     "said": lambda value: f"it said “{value}”",
     "status": lambda value: f"HTTP {value}",
-    "errno": lambda value: f"errno {value}",
+    "errno": str,
     "silence": lambda value: f"{value:.1f} s without data",
-    "unanswered": lambda value: f"{value} segments not acknowledged",
-    "ack_age": lambda value: f"last acknowledgement {value:.1f} s before",
+    "unanswered": lambda value: f"{value} signs of life not answered by its host",
     "siblings_failed": lambda value: f"{value} more of its streams failed in that moment",
     "siblings_alive": lambda value: (
         f"{value} of its streams lived on" if value else "none lived on"

@@ -78,9 +78,10 @@ class World:
     def fails(
         self, node: Node, session_id: UUID, failure: AttemptFailed, silence: float = 0
     ) -> None:
-        """As the runner tells it: the attempt is not in flight any more."""
-        node.in_flight = max(node.in_flight - 1, 0)
+        """As the runner tells it: the attempt is in flight still."""
+        node.in_flight = max(node.in_flight, 1)
         self.attributor.failed(node, session_id, 1, failure, silence)
+        node.in_flight -= 1
 
     def causes(self) -> list[str]:
         return [row[0] for row in self.stack.sql("SELECT cause FROM streaming_attempt")]
@@ -131,7 +132,7 @@ async def test_a_killed_engine(world):
         await until(lambda: world.causes().count("engine_crash") == 5)
     found = world.evidence(sessions[0])
     assert (found["probe"], found["siblings_failed"], found["siblings_alive"]) == ("refused", 4, 0)
-    assert (found["errno"], found["seen"]) == (104, "connection_reset")
+    assert (found["errno"], found["seen"]) == ("ECONNRESET", "connection_reset")
     assert "nobody listens" in found["because"]
     told = [("engine_crash", "exact", "gpu-1")] + 4 * [("engine_crash", "none", "gpu-1")]
     await until(lambda: sorted(world.told) == told)
@@ -162,6 +163,17 @@ async def test_a_stopped_engine_is_told_from_a_host_that_is_away(world):
     assert world.evidence(silent)["because"] == "It accepts connections and answers nobody."
     assert world.evidence(silent)["silence"] == 6.0
     assert world.evidence(lost)["probe"] == "unreachable"
+
+
+async def test_a_hedge_that_won_over_a_slow_node_is_no_interruption(world):
+    slow, frozen = world.node(), world.node()
+    one, other = world.session(), world.session()
+    world.fleet.mark(frozen, Health.SUSPECT, "its streams are silent")
+    for node, session_id in ((slow, one), (frozen, other)):
+        world.attributor.failed(node, session_id, 1, STALLED, 1.2, overtaken=True)
+    await until(lambda: "engine_frozen" in world.causes() or "engine_crash" in world.causes())
+    assert world.evidence(one) == {}
+    assert world.evidence(other)["seen"] == "stalled"
 
 
 async def test_the_probe_is_waited_for(world):
