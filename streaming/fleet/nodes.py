@@ -80,6 +80,10 @@ class Node:
     """Time of the last data that any attempt got from here."""
     blocked_until: float = 0.0
     """Time before which it wants no requests (its ``Retry-After``)."""
+    known_at: float = 0.0
+    """Time of what its health is known from: when a probe began, or a stream failed."""
+    found_down_here: bool = False
+    """Whether a probe of this very process got no answer."""
     _kv_is_high: bool = False
 
     def __repr__(self) -> str:
