@@ -43,7 +43,7 @@ class Finding:
 
         Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else.
         """
-        at = now - float(stored["age"])
+        at, health = now - float(stored["age"]), Health(stored["health"])
         report = None
         if stored["models"] is not None and stored["capabilities"]:
             abilities = stored["capabilities"]
@@ -51,10 +51,11 @@ class Finding:
             report = NodeReport(
                 {model: contexts.get(model) for model in stored["models"]},
                 Capabilities(**{name: abilities[name] for name in ABILITIES if name in abilities}),
-                _read_figures(stored["figures"], at),
+                # What is stored of a node that is down is what it said before.
+                _read_figures(stored["figures"], at) if health is Health.UP else None,
                 abilities.get("slots"),
             )
-        return cls(at=at, health=Health(stored["health"]), reason=stored["reason"], report=report)
+        return cls(at=at, health=health, reason=stored["reason"], report=report)
 
 
 def _capabilities(report: NodeReport) -> dict[str, Any]:

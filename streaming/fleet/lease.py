@@ -28,20 +28,14 @@ class Lease:
     def __init__(
         self, pool: AsyncConnectionPool, name: str, holder: str, seconds: float = LEASE_SECONDS
     ) -> None:
+        self.name = name
+        self.holder = holder
         self._pool = pool
-        self._row = {"name": name, "holder": holder, "seconds": seconds}
+        self._seconds = seconds
         self._held_until = 0.0
 
     def __repr__(self) -> str:
         return f"<Lease {self.name} {'held' if self.is_held else 'not held'} by {self.holder}>"
-
-    @property
-    def name(self) -> str:
-        return str(self._row["name"])
-
-    @property
-    def holder(self) -> str:
-        return str(self._row["holder"])
 
     @property
     def is_held(self) -> bool:
@@ -52,9 +46,11 @@ class Lease:
         """Take it if it is free, renew it if it is ours; whether we hold it. Raises ``psycopg.Error``."""
         asked_at = asyncio.get_running_loop().time()
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(_CLAIM, self._row)
+            cursor = await connection.execute(
+                _CLAIM, {"name": self.name, "holder": self.holder, "seconds": self._seconds}
+            )
             won = await cursor.fetchone() is not None
-        self._held_until = asked_at + float(self._row["seconds"]) if won else 0.0
+        self._held_until = asked_at + self._seconds if won else 0.0
         return won
 
     async def release(self) -> None:
@@ -62,6 +58,6 @@ class Lease:
         self._held_until = 0.0
         async with self._pool.connection() as connection:
             await connection.execute(
-                "DELETE FROM streaming_lease WHERE name = %(name)s AND holder = %(holder)s",
-                self._row,
+                "DELETE FROM streaming_lease WHERE name = %s AND holder = %s",
+                (self.name, self.holder),
             )

@@ -71,7 +71,7 @@ _GONE = f"""
 SELECT id, name FROM streaming_inferencenode node
 WHERE source = 'dns' AND parent_id IS NULL AND {_IS_QUIET}
 """
-# Django's foreign keys are checked at the end of the transaction and have no rule for deletion.
+# As Django's own deletion does: the tables have no rules for it.
 _FORGET = (
     "UPDATE streaming_nodeevent SET node_id = NULL WHERE node_id = ANY(%s)",
     "UPDATE streaming_incident SET node_id = NULL WHERE node_id = ANY(%s)",
@@ -84,11 +84,11 @@ _FORGET = (
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """What one reading has brought. ``others``: attempts of other gateways by node id."""
+    """What one reading has brought. ``others``: by node id the attempts of each other gateway."""
 
     nodes: list[Row]
     policies: dict[str, Row]
-    others: dict[int, int]
+    others: list[dict[str, int]]
     read_at: datetime
 
 
@@ -130,11 +130,7 @@ class NodeTable:
             )
             policies = {row["model"]: row for row in await cursor.fetchall()}
             await cursor.execute(_OTHERS, (self._instance_id,))
-            loads = [row["node_streams"] for row in await cursor.fetchall()]
-        others: dict[int, int] = {}
-        for load in loads:
-            for node_id, streams in load.items():
-                others[int(node_id)] = others.get(int(node_id), 0) + int(streams)
+            others = [row["node_streams"] for row in await cursor.fetchall()]
         return TableView(nodes, policies, others, moment["now"])
 
     async def store(self, found: Mapping[int, Row], lease: Lease) -> None:
@@ -148,16 +144,16 @@ class NodeTable:
     async def note(self, notes: Sequence[NodeNote]) -> None:
         """Store events."""
         async with self._pool.connection() as connection:
-            await _note(connection, notes)
+            await add_notes(connection, notes)
 
-    async def store_circuit(self, circuit: str, note: NodeNote) -> None:
-        """Store how the circuit of a node stands, and why."""
-        async with self._pool.connection() as connection, connection.transaction():
+    async def store_circuits(self, circuits: Mapping[int, str]) -> None:
+        """Store how circuits stand, by node id."""
+        async with self._pool.connection() as connection:
             await connection.execute(
-                "UPDATE streaming_inferencenode SET circuit = %s WHERE id = %s",
-                (circuit, note.node_id),
+                "UPDATE streaming_inferencenode node SET circuit = moved.circuit"
+                " FROM unnest(%s::int8[], %s::text[]) moved(id, circuit) WHERE node.id = moved.id",
+                (list(circuits), list(circuits.values())),
             )
-            await _note(connection, [note])
 
     async def settle_drains(self, by: str) -> None:
         """Draining nodes on which no gateway runs anything any more become ``drained``.
@@ -180,17 +176,16 @@ class NodeTable:
             if gone:
                 await forget_rows(connection, [node_id for node_id, _ in gone])
             if notes:
-                await _note(connection, notes)
+                await add_notes(connection, notes)
 
 
-async def forget_rows(
-    connection: psycopg.AsyncConnection[Any], node_ids: Sequence[int]
-) -> None:
+async def forget_rows(connection: psycopg.AsyncConnection[Any], node_ids: Sequence[int]) -> None:
     """Delete nodes; what is told of them stays. To be called in a transaction."""
     for statement in _FORGET:
         await connection.execute(statement, (list(node_ids),))
 
 
-async def _note(connection: psycopg.AsyncConnection[Any], notes: Sequence[NodeNote]) -> None:
+async def add_notes(connection: psycopg.AsyncConnection[Any], notes: Sequence[NodeNote]) -> None:
+    """Store events."""
     rows = orjson.dumps([note.row() for note in notes]).decode().replace("\\u0000", "\\ufffd")
     await connection.execute(_NOTE, (rows,))

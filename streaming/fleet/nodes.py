@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from streaming.conf import conf
 from streaming.core.failures import Cause
 from streaming.core.nodes import NodeOptions
+from streaming.core.pace import Pace
 from streaming.engines.base import Capabilities, Dialect, Figures
 from streaming.fleet.breaker import Breaker, Circuit, Readmission
 
@@ -72,15 +74,21 @@ class Node:
     figures: Figures | None = None
     slots: int | None = None
     switches: Switches = Switches()
+    continuing: int = 0
+    """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
+    ttft: Pace = field(default_factory=Pace)
+    """Its time to first token."""
     breaker: Breaker = field(default_factory=_breaker)
     readmission: Readmission = field(default_factory=Readmission)
     rank: int = 0
     """Which of equally loaded nodes is first; in each process another."""
-    last_data: float = 0.0
-    """Time of the last data that any attempt got from here."""
     blocked_until: float = 0.0
     """Time before which it wants no requests (its ``Retry-After``)."""
-    known_at: float = 0.0
+    host: str = ""
+    """The URL by whose name its address was found, if it is one of several."""
+    is_mute: bool = False
+    """Whether it was silent so long that a probe must have it generate a token to be good."""
+    known_at: float = -math.inf
     """Time of what its health is known from: when a probe began, or a stream failed."""
     found_down_here: bool = False
     """Whether a probe of this very process got no answer."""
@@ -168,6 +176,10 @@ class Fleet:
         self.nodes: dict[int, Node] = {}
         self.policies: dict[str, Switches] = {}
         """What operators have switched for whole models."""
+        self.gateways = 1
+        """How many gateway processes share the nodes."""
+        self.last_data: Callable[[Node], float] = lambda _: -math.inf
+        """Loop time of the last data that any attempt of this process got from a node."""
         self.circuit_moved: Callable[[Node, Circuit, str], None] = lambda *_: None
         """Told of a circuit that has moved in this process: the node, where from, and why."""
         self._changed = asyncio.Event()

@@ -18,16 +18,17 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.conf import conf
-from streaming.core.failures import AttemptFailed, RejectedByEngine
 from streaming.core.nodes import NodeOptions
 from streaming.engines.http import EngineClient
 from streaming.engines.registry import dialect_for
 from streaming.fleet.breaker import Circuit
+from streaming.fleet.chronicle import Chronicle
 from streaming.fleet.dns import AddressBook, Resolve, system_resolve
 from streaming.fleet.findings import Finding
 from streaming.fleet.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
-from streaming.fleet.node_table import NodeNote, NodeTable, Row, TableView
+from streaming.fleet.node_table import NodeTable, Row
 from streaming.fleet.nodes import Fleet, Health, Node, Switches
+from streaming.fleet.probe import probe
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ READ_SECONDS = 1.0
 FLOWING_SECONDS = 1.0
 """A node whose last data is younger than this works, whatever others say."""
 
+NEWS = ("found", "suspect", "circuit")
+"""The types of the messages that watches send each other."""
 DATABASE_ERRORS = (psycopg.Error, PoolTimeout)
 
 
@@ -66,10 +69,11 @@ class FleetWatch:
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._hurry: dict[int, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._found: dict[int, Row] = {}  # by node id, to be stored
-        self._notes: list[NodeNote] = []  # to be stored
-        self._something_to_store = asyncio.Event()
-        self._circuits: dict[int, str] = {}  # as the table had them when it was last read
+        self._chronicle = Chronicle(self._table, self._lease)
+        # As the table had them when it was last read, by node id.
+        self._stored_health: dict[int, str] = {}
+        self._stored_circuit: dict[int, str] = {}
+        self._something_drains = False
         self.read_at: datetime | None = None
         """When the node table was last read, on the database's clock."""
         fleet.circuit_moved = self._circuit_moved
@@ -99,7 +103,7 @@ class FleetWatch:
             for work, name in (
                 (self._hold_lease(), "probe lease"),
                 (self._read_forever(), "fleet table"),
-                (self._store_forever(), "fleet findings"),
+                (self._chronicle.write_forever(), "fleet chronicle"),
                 (self._look_up_forever(), "fleet names"),
             )
         ]
@@ -121,11 +125,14 @@ class FleetWatch:
         """
         if node.health is Health.UP:
             self._move_to_suspect(node, reason, self._lease.holder)
-            self._broadcast(
-                {"type": "suspect", "from": self._instance_id, "node": node.id, "reason": reason}
-            )
+            self._send("suspect", node, reason=reason, mute=node.is_mute)
         if (hurry := self._hurry.get(node.id)) is not None:
             hurry.set()
+
+    def suspect_mute(self, node: Node, reason: str) -> None:
+        """The same of a node whose streams have gone silent: it must generate a token to be good."""
+        node.is_mute = True
+        self.suspect(node, reason)
 
     def streams(self) -> dict[str, int]:
         """The attempts of this process by node id; of nodes that take no work also when it is 0.
@@ -142,24 +149,38 @@ class FleetWatch:
 
     def receive(self, message: dict[str, Any]) -> None:
         """A message of another process's watch: ``found``, ``suspect`` or ``circuit``."""
-        node = self._fleet.nodes.get(message["node"])
-        if node is None or message["from"] == self._instance_id:
+        if message.get("from") == self._instance_id:
             return
-        now = asyncio.get_running_loop().time()
-        if message["type"] == "found":
-            self._hear(node, Finding.read(message["finding"], now))
-        elif message["type"] == "circuit":
-            self._hear_circuit(node, message["state"])
-        elif message["type"] == "suspect" and self.is_prober and node.health is Health.UP:
-            self._move_to_suspect(node, message["reason"], f"gateway {message['from']}")
-            self._hurry[node.id].set()
+        try:
+            self._receive(message)
+        except (KeyError, TypeError, ValueError) as exc:  # from another version of the gateway
+            logger.info("news that cannot be read: %r", exc)
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        node = self._fleet.nodes.get(message["node"])
+        if node is None:
+            return
+        match message["type"]:
+            case "found":
+                now = asyncio.get_running_loop().time()
+                self._hear(node, Finding.read(message["finding"], now))
+            case "circuit":
+                self._hear_circuit(node, message["state"])
+            case "suspect" if self.is_prober:
+                node.is_mute = node.is_mute or message["mute"]
+                if node.health is Health.UP:
+                    self._move_to_suspect(node, message["reason"], f"gateway {message['from']}")
+                self._hurry[node.id].set()
+
+    def _send(self, kind: str, node: Node, **data: Any) -> None:
+        self._broadcast({"type": kind, "from": self._instance_id, "node": node.id, **data})
 
     def _hear(self, node: Node, finding: Finding) -> None:
         """Believe what another process has found, unless we know better: then look ourselves."""
         loop_time = asyncio.get_running_loop().time()
         if finding.at <= node.known_at:
             return
-        flows = loop_time - node.last_data < FLOWING_SECONDS
+        flows = loop_time - self._fleet.last_data(node) < FLOWING_SECONDS
         if (finding.health is Health.UP and node.found_down_here) or (
             finding.health is Health.DOWN and node.health is Health.UP and flows
         ):
@@ -169,22 +190,21 @@ class FleetWatch:
 
     def _hear_circuit(self, node: Node, state: str) -> None:
         before = node.breaker.state
-        node.breaker.hear(Circuit(state), asyncio.get_running_loop().time())
-        if node.breaker.state is Circuit.CLOSED and before is not Circuit.CLOSED:
-            node.readmission.begin(asyncio.get_running_loop().time())
-        self._fleet.announce_change()
+        now = asyncio.get_running_loop().time()
+        node.breaker.hear(Circuit(state), now)
+        if node.breaker.state is not before:
+            if node.breaker.state is Circuit.CLOSED:
+                node.readmission.begin(now)
+            self._fleet.announce_change()
 
     def _circuit_moved(self, node: Node, before: Circuit, reason: str) -> None:
-        """A circuit has moved here: store it and tell the others. Trials are everybody's own."""
-        after = node.breaker.state
-        if after is not Circuit.HALF_OPEN:
-            self._broadcast(
-                {
-                    "type": "circuit", "from": self._instance_id,
-                    "node": node.id, "state": after.value,
-                }
-            )  # fmt: skip
-        self._note(node, f"circuit_{after.value}", was=before.value, reason=reason)
+        """A circuit has moved in this process: the others follow. Trials are everybody's own."""
+        state = node.breaker.state.value
+        self._send("circuit", node, state=state)
+        self._chronicle.circuit(node, node.breaker.state)
+        self._chronicle.note(
+            node, f"circuit_{state}", by=self._lease.holder, was=before.value, reason=reason
+        )
 
     # The lease
 
@@ -208,7 +228,7 @@ class FleetWatch:
             await asyncio.sleep(min(READ_SECONDS, conf().health_interval))
             try:
                 await self._read_table()
-                if self.is_prober:
+                if self.is_prober and self._something_drains:
                     await self._table.settle_drains(self._lease.holder)
             except DATABASE_ERRORS as exc:
                 logger.info("the node table cannot be read: %s", exc)
@@ -216,7 +236,8 @@ class FleetWatch:
     async def _read_table(self) -> None:
         asked_at = asyncio.get_running_loop().time()
         view = await self._table.read()
-        rows = {row["id"]: row for row in view.nodes if row["options"].get("dns") != "all"}
+        names = [row for row in view.nodes if row["options"].get("dns") == "all"]
+        rows = {row["id"]: row for row in view.nodes if row not in names}
         for node_id in set(self._fleet.nodes) - set(rows):
             self._forget(node_id)
         for node_id, row in rows.items():
@@ -225,29 +246,33 @@ class FleetWatch:
             except (ValueError, KeyError, TypeError) as exc:
                 # Somebody wrote past the model's validation; the other nodes are fine.
                 logger.error("node %s is configured wrongly and is left out: %r", row["name"], exc)
-        self._addresses.names = [row for row in view.nodes if row["options"].get("dns") == "all"]
-        self._take_over_policies(view)
-        count = len(self._fleet.nodes)
-        for place, node in enumerate(sorted(self._fleet.nodes.values(), key=lambda node: node.id)):
-            node.rank = (place - (self._instance_id - 1)) % count
-            node.others_in_flight = view.others.get(node.id, 0)
+        self._addresses.want(names)
+        self._something_drains = any(
+            row["admin_state"] == "draining" or _is_leaving(row) for row in view.nodes
+        )
+        self._fleet.policies = {model: _switches(row) for model, row in view.policies.items()}
+        self._fleet.gateways = 1 + len(view.others)
+        nodes = sorted(self._fleet.nodes.values(), key=lambda node: node.id)
+        for place, node in enumerate(nodes):
+            node.rank = (place - (self._instance_id - 1)) % len(nodes)
+            node.others_in_flight = sum(other.get(str(node.id), 0) for other in view.others)
         self.read_at = view.read_at
 
-    def _take_over_policies(self, view: TableView) -> None:
-        self._fleet.policies = {model: _switches(row) for model, row in view.policies.items()}
-
     def _update(self, node_id: int, row: Row, asked_at: float) -> None:
-        is_leaving = row["source"] == "dns" and row["parent_id"] is None
-        accepting = row["admin_state"] == "active" and not is_leaving
         options = NodeOptions.parse(row["options"])
         node = self._fleet.nodes.get(node_id)
-        if node is not None and (node.base_url, node.dialect.name) != (
-            row["base_url"], row["dialect"],
+        host = row["parent_url"] or (node.host if node is not None else "")
+        if node is not None and (node.base_url, node.dialect.name, node.host) != (
+            row["base_url"], row["dialect"], host,
         ):  # fmt: skip
             self._forget(node_id)
             node = None
+        accepting = row["admin_state"] == "active" and not _is_leaving(row)
         if node is None:
-            node = self._add(node_id, row, options)
+            node = self._add(row, options, host)
+            node.accepting = accepting
+        elif node.options != options:
+            node.dialect = dialect_for(row["dialect"], self._client, row["base_url"], options)
         if accepting and not node.accepting:
             node.readmission.begin(asyncio.get_running_loop().time())
         configured = (row["name"], options, row["weight"], accepting, _switches(row))
@@ -257,20 +282,31 @@ class FleetWatch:
         node.name, node.options, node.weight, node.accepting, node.switches = configured
         if changed:
             self._fleet.announce_change()
-        if row["age"] is not None and not self.is_prober:
-            self._hear(node, Finding.read(row, asked_at))
-        # Only what is new in the table: it may be read just before our own news is written.
-        if row["circuit"] != self._circuits.get(node_id, Circuit.CLOSED.value):
-            self._hear_circuit(node, row["circuit"])
-        self._circuits[node_id] = row["circuit"]
+        self._read_finding(node, row, asked_at)
 
-    def _add(self, node_id: int, row: Row, options: NodeOptions) -> Node:
-        dialect = dialect_for(row["dialect"], self._client, row["base_url"])
-        node = Node(node_id, row["name"], row["base_url"], dialect, options)
-        node.accepting = row["admin_state"] == "active"  # a new node has no way to come back
-        self._fleet.nodes[node_id] = node
-        self._hurry[node_id] = asyncio.Event()
-        self._probes[node_id] = asyncio.create_task(
+    def _read_finding(self, node: Node, row: Row, asked_at: float) -> None:
+        """What others have stored. The prober knows better, once it has looked."""
+        is_new = node.health is Health.UNKNOWN
+        if row["age"] is not None and (is_new or not self.is_prober):
+            finding = Finding.read(row, asked_at)
+            if asked_at - finding.at < _patience():
+                self._hear(node, finding)
+        # Only what is new in the table: it may be read just before our own news is written.
+        if row["circuit"] != self._stored_circuit.get(node.id, Circuit.CLOSED.value):
+            self._hear_circuit(node, row["circuit"])
+        self._stored_circuit[node.id] = row["circuit"]
+        self._stored_health[node.id] = row["health"]
+
+    def _add(self, row: Row, options: NodeOptions, host: str) -> Node:
+        dialect = dialect_for(row["dialect"], self._client, row["base_url"], options)
+        node = Node(row["id"], row["name"], row["base_url"], dialect, options, host=host)
+        if host:
+            self._client.names.remember(node.base_url, host)
+        self._fleet.nodes[node.id] = node
+        self._hurry[node.id] = asyncio.Event()
+        if self._tasks:  # at the start all are probed
+            self._hurry[node.id].set()
+        self._probes[node.id] = asyncio.create_task(
             self._probe_forever(node), name=f"probe {node.name}"
         )
         return node
@@ -279,9 +315,9 @@ class FleetWatch:
         node = self._fleet.nodes.pop(node_id)
         self._probes.pop(node_id).cancel()
         del self._hurry[node_id]
-        self._found.pop(node_id, None)
-        self._circuits.pop(node_id, None)
+        self._stored_circuit.pop(node_id, None)
         self._client.drop_spares(node.base_url)
+        self._client.names.forget(node.base_url)
         node.accepting = False
         self._fleet.announce_change()
 
@@ -313,98 +349,64 @@ class FleetWatch:
 
     def _is_old(self, node: Node, now: float) -> bool:
         """Whether nobody has told of the node for longer than a new prober takes to begin."""
-        patience = LEASE_SECONDS + conf().health_interval + conf().health_timeout
-        return node.health is Health.UNKNOWN or now - node.known_at > patience
+        return node.health is Health.UNKNOWN or now - node.known_at > _patience()
 
     async def _probe(self, node: Node) -> None:
-        loop = asyncio.get_running_loop()
-        at = loop.time()
-        report, reason = None, ""
-        try:
-            async with asyncio.timeout(conf().health_timeout):
-                report = await node.dialect.probe(conf().health_timeout)
-        except TimeoutError:
-            reason = "no answer in time"
-            if node.health is Health.UP and node.last_data > at:
-                # Too busy to answer us, yet its streams go on: nothing is proven.
-                return
-        except (AttemptFailed, RejectedByEngine) as exc:
-            reason = str(exc)
-        except Exception as exc:  # noqa: BLE001  a strange answer or address must not end the probing
-            reason = f"not what a {node.dialect.name} server says: {exc!r}"
-        if at <= node.known_at:  # a stream has failed meanwhile, or another process was faster
+        finding = await probe(node, self._fleet.last_data)
+        if finding.at <= node.known_at:  # a stream has failed meanwhile
             return
-        health = Health.DOWN if report is None else Health.UP
-        finding = Finding(at=at, health=health, reason=reason, report=report)
-        node.found_down_here = report is None
+        was = node.health
+        node.found_down_here = finding.health is Health.DOWN
+        node.is_mute = node.is_mute and node.found_down_here
         self._believe(node, finding)
-        if self.is_prober:
-            message = {"type": "found", "from": self._instance_id, "node": node.id}
-            self._broadcast({**message, "finding": finding.stored(loop.time())})
+        self._tell(node, was, finding, self._lease.holder)
 
     def _believe(self, node: Node, finding: Finding) -> None:
-        """Take over what is known of a node; the prober has it stored as well."""
+        """Take over what is known of a node."""
         before = (node.health, node.models)
         node.known_at = finding.at
+        node.reason = finding.reason
         if (report := finding.report) is not None:
             node.models, node.can, node.slots = report.models, report.can, report.slots
             node.note_figures(report.figures)
         if before != (finding.health, node.models):
-            was = node.health
             self._fleet.mark(node, finding.health, finding.reason)
-            if was is not finding.health:
-                self._note_health(node, was, finding.reason, self._lease.holder)
         if node.health is Health.DOWN:
             self._client.drop_spares(node.base_url)
-        if self.is_prober:
-            self._found[node.id] = finding.stored(asyncio.get_running_loop().time())
 
     def _move_to_suspect(self, node: Node, reason: str, by: str) -> None:
-        was = node.health
-        node.known_at = asyncio.get_running_loop().time()
-        self._fleet.mark(node, Health.SUSPECT, reason)
-        self._note_health(node, was, reason, by)
+        was, now = node.health, asyncio.get_running_loop().time()
+        finding = Finding(at=now, health=Health.SUSPECT, reason=reason)
+        self._believe(node, finding)
+        self._tell(node, was, finding, by)
+
+    def _tell(self, node: Node, was: Health, finding: Finding, by: str) -> None:
+        """Only the prober does: what others find out by themselves it finds out as well."""
+        if not self.is_prober:
+            return
+        self._chronicle.found(node, finding)
+        self._send("found", node, finding=finding.stored(asyncio.get_running_loop().time()))
+        former = self._stored_health.get(node.id) if was is Health.UNKNOWN else was.value
+        if former != finding.health.value:
+            health = finding.health.value
+            self._chronicle.note(node, health, by=by, was=was.value, reason=finding.reason)
 
     async def _keep_spares(self, node: Node) -> None:
         """As many connections as streams would come here at once if another node died."""
-        if node.dialect.keeps_idle_connections and node.health is Health.UP:
+        if node.dialect.keeps_idle_connections and node.health is Health.UP and not node.host:
             others = (n.in_flight for n in self._fleet.nodes.values() if n is not node)
             wanted = min(max(others, default=0), MOST_SPARES) if node.accepting else 0
             await self._client.keep_spares(node.base_url, wanted)
 
-    # What is stored
 
-    def _note_health(self, node: Node, was: Health, reason: str, by: str) -> None:
-        """The prober notes for all; what others find out by themselves it finds out as well."""
-        if self.is_prober:
-            self._note(node, node.health.value, was=was.value, reason=reason, by=by)
+def _patience() -> float:
+    """How long what is known of a node stays good: until a new prober must have told of it."""
+    return LEASE_SECONDS + conf().health_interval + conf().health_timeout
 
-    def _note(self, node: Node, kind: str, **data: str) -> None:
-        data.setdefault("by", self._lease.holder)
-        self._notes.append(NodeNote(node.id, node.name, kind, data))
-        self._something_to_store.set()
 
-    async def _store_forever(self) -> None:
-        """At once what has changed, and the rest at the pace of the probes."""
-        while True:
-            try:
-                async with asyncio.timeout(conf().health_interval):
-                    await self._something_to_store.wait()
-            except TimeoutError:
-                pass
-            self._something_to_store.clear()
-            try:
-                await self._store()
-            except DATABASE_ERRORS as exc:
-                logger.info("what was found of the nodes cannot be stored: %s", exc)
-
-    async def _store(self) -> None:
-        found, self._found = self._found, {}
-        notes, self._notes = self._notes, []
-        if found:
-            await self._table.store(found, self._lease)
-        if notes:
-            await self._table.note(notes)
+def _is_leaving(row: Row) -> bool:
+    """Whether it is an address that its name has no more."""
+    return row["source"] == "dns" and row["parent_id"] is None
 
 
 def _switches(row: Row) -> Switches:

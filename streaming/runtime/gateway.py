@@ -17,9 +17,11 @@ from streaming.core.nodes import parse_engine_nodes
 from streaming.core.state import SessionState
 from streaming.engines.http import EngineClient, engine_client
 from streaming.errors import Overloaded, ShuttingDown
+from streaming.fleet.continuations import Continuations
 from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
-from streaming.fleet.watch import FleetWatch
+from streaming.fleet.suspicion import Suspicion
+from streaming.fleet.watch import NEWS, FleetWatch
 from streaming.runtime import adoption, instance
 from streaming.runtime.bus import Bus
 from streaming.runtime.follower import Follower
@@ -28,7 +30,7 @@ from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.log_reader import read_logs
 from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
-from streaming.runtime.runner import Resumption, StreamRunner
+from streaming.runtime.runner import Resumption, Shared, StreamRunner
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
 
@@ -60,7 +62,7 @@ class Gateway:
         self.pool = pool
         self.client = client
         self.fleet = Fleet()
-        self.watch = FleetWatch(self.fleet, client, pool)
+        self.watch = FleetWatch(self.fleet, client, pool, instance_id, self._tell_all)
         dsn = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
         self.journal = Journal(dsn, instance_id, self._hint_at)
         self.sessions: dict[UUID, LiveSession] = {}
@@ -68,7 +70,17 @@ class Gateway:
         self.follower = Follower(pool, instance_id, self.adopt, self._ask_for_hints)
         self.presence = Presence(pool, lambda: list(self.sessions.values()))
         self.draining = False
-        self._turns = Turns()
+        self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
+        self.continuations = Continuations(self.fleet)
+        self._shared = Shared(
+            fleet=self.fleet,
+            watch=self.watch,
+            suspicion=self.suspicion,
+            continuations=self.continuations,
+            turns=Turns(),
+            journal=self.journal,
+            pool=pool,
+        )
         self._adopting: set[UUID] = set()
         self._watchers: dict[UUID, dict[int, float]] = {}
         self._background: set[asyncio.Task[Any]] = set()
@@ -87,9 +99,7 @@ class Gateway:
 
     def run(self, session: LiveSession, resumption: Resumption | None = None) -> None:
         """Start the runner of a session that this process owns."""
-        runner = StreamRunner(
-            session, self.fleet, self.watch, self.journal, self.pool, self._turns, resumption
-        )
+        runner = StreamRunner(session, self._shared, resumption)
         session.task = asyncio.create_task(runner.run(), name=f"runner {session.reference}")
         # A session that somebody else owns now, or that can't be stored, must leave its engine.
         session.log.on_lost = session.task.cancel
@@ -187,6 +197,11 @@ class Gateway:
             session = self.sessions.get(UUID(message["session"]))
             if session is not None:
                 session.ask_to_end(SessionEnd(SessionState.STOPPED, cause="client_stop"))
+        elif kind in NEWS:
+            self.watch.receive(message)
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        self.spawn(self.bus.broadcast(message), "news of a node")
 
     async def _ask_for_hints(self, session_id: UUID, owner_id: int) -> None:
         await self.bus.send(
@@ -216,6 +231,7 @@ class Gateway:
         specs = parse_engine_nodes(",".join(settings.ENGINE_NODES))
         await sync_environment_nodes(self.pool, specs)
         await self.watch.start()
+        self.suspicion.start()
         self.bus.start()
         self.follower.start()
         self.presence.start()
@@ -250,6 +266,8 @@ class Gateway:
         await self.presence.stop()
         await self.follower.stop()
         await self.bus.stop()
+        self.continuations.stop()
+        await self.suspicion.stop()
         await self.watch.stop()
         for session in self.sessions.values():
             session.log.press()
@@ -277,7 +295,8 @@ class Gateway:
         while True:
             await asyncio.sleep(conf().heartbeat_seconds)
             try:
-                await instance.beat(self.pool, self.instance_id)
+                streams, read_at = self.watch.streams(), self.watch.read_at
+                await instance.beat(self.pool, self.instance_id, streams, read_at)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("no heartbeat: %s", exc)
 
