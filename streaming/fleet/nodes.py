@@ -76,6 +76,8 @@ class Node:
     switches: Switches = Switches()
     continuing: int = 0
     """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
+    last_data: float = 0.0
+    """When an attempt of this process last got data from here; at most a tick of suspicion late."""
     ttft: Pace = field(default_factory=Pace)
     """Its time to first token."""
     breaker: Breaker = field(default_factory=_breaker)
@@ -163,6 +165,13 @@ class Node:
         figures = self.fresh_figures(now)
         queued = (figures.waiting or 0) if figures else 0
         return self.in_flight + self.others_in_flight + self.strangers + queued
+
+    def would_queue(self, now: float) -> bool:
+        """Whether one more request would wait before the engine begins with it."""
+        figures = self.fresh_figures(now)
+        if figures is not None and figures.waiting:
+            return True
+        return self.capacity is not None and self.load(now) >= self.capacity
 
     def pull(self, now: float) -> float:
         """How many streams it is to have against others: its weight, less while it returns."""
