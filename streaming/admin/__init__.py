@@ -12,7 +12,9 @@ from streaming.admin import (  # noqa: F401  (importing a module registers its t
     event,
     instance,
     node,
+    node_event,
     outbox,
+    policy,
     session,
     tenant,
 )
