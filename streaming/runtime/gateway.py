@@ -28,7 +28,9 @@ from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.log_reader import read_logs
 from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
+from streaming.runtime.reclaim import Reclaimer
 from streaming.runtime.runner import Resumption, StreamRunner
+from streaming.runtime.sweepers import SweeperWatch
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
 
@@ -61,6 +63,8 @@ class Gateway:
         self.client = client
         self.fleet = Fleet()
         self.watch = FleetWatch(self.fleet, client, pool)
+        self.reclaimer = Reclaimer(self.fleet, pool)
+        self.sweepers = SweeperWatch(pool, settings.CELERY_BROKER_URL)
         dsn = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
         self.journal = Journal(dsn, instance_id, self._hint_at)
         self.sessions: dict[UUID, LiveSession] = {}
@@ -254,6 +258,7 @@ class Gateway:
         for session in self.sessions.values():
             session.log.press()
         await self.journal.stop()
+        await self.reclaimer.stop()
         try:
             await instance.retire(self.pool, self.instance_id)
         except (psycopg.Error, PoolTimeout) as exc:
@@ -286,6 +291,7 @@ class Gateway:
         while True:
             await asyncio.sleep(ORPHAN_SECONDS)
             try:
+                await self.sweepers.check()
                 unserved = await self._look_for_orphans(unserved)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("orphans cannot be looked for: %s", exc)

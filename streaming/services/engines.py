@@ -103,5 +103,5 @@ async def _observe_one(
 
 
 def _dialect(node: InferenceNode, client: EngineClient) -> Dialect:
-    NodeOptions.parse(node.options)
-    return dialect_for(node.dialect, client, node.base_url)
+    options = NodeOptions.parse(node.options)
+    return dialect_for(node.dialect, client, node.base_url, options)

@@ -66,7 +66,7 @@ def live_attempts(at: datetime) -> dict[int, Live]:
 
 def said_streams() -> dict[int, int]:
     """By node id, the streams that the living processes said they have, up to a second ago."""
-    return {node_id: streams for node_id, streams in rows(_SAID)}
+    return dict(rows(_SAID))
 
 
 def live_tokens(node_ids: Iterable[int]) -> dict[int, list[int]]:

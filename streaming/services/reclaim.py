@@ -12,11 +12,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection
 from django.utils.dateparse import parse_datetime
 
 from streaming.core.reclaim import OVERDUE_SECONDS, SURE_SECONDS, YOUNG_SECONDS, Look, Verdict
@@ -26,6 +25,7 @@ from streaming.services.engines import Observation, observe
 from streaming.services.incidents import open_incident
 from streaming.services.leases import release_lease, take_lease
 from streaming.services.live_attempts import NOTES_DELAY, Live, live_attempts, said_streams
+from streaming.services.sql import changed, rows
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +83,7 @@ class Sweep:
     unverifiable: int = 0
     overdue: int = 0
     waiting: int = 0
-
-    def __post_init__(self) -> None:
-        self.surplus: dict[str, dict[str, Any]] = {}
+    surplus: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def as_result(self) -> dict[str, Any]:
         return {
@@ -113,11 +111,9 @@ def sweep(only: InferenceNode | None = None) -> Sweep:
     """One sweep over all nodes, or one of them."""
     done = Sweep()
     former = _former_surplus()
-    with connection.cursor() as cursor:
-        cursor.execute(_WITHOUT_NODE, [LEAVE_ALONE])
-        done.unverifiable += cursor.rowcount
-        cursor.execute(_WAITING, [timedelta(seconds=YOUNG_SECONDS), LOOK_BACK])
-        waiting = {node_id: (count, young) for node_id, count, young in cursor.fetchall()}
+    done.unverifiable += changed(_WITHOUT_NODE, LEAVE_ALONE)
+    found = rows(_WAITING, timedelta(seconds=YOUNG_SECONDS), LOOK_BACK)
+    waiting = {node_id: (count, young) for node_id, count, young in found}
     nodes = [node for node in _nodes(only) if node.pk in waiting or _is_worth_a_look(node)]
     if not nodes:
         return done
@@ -153,9 +149,7 @@ def _settle(
     verdict = look.verdict
     at = observation.at
     if verdict is Verdict.GONE:
-        with connection.cursor() as cursor:
-            cursor.execute(_VERIFY, [node.pk, at - LOOK_BACK, at - LEAVE_ALONE])
-            seconds = [row[0] for row in cursor.fetchall()]
+        seconds = [row[0] for row in rows(_VERIFY, node.pk, at - LOOK_BACK, at - LEAVE_ALONE)]
         done.verified += len(seconds)
         done.slowest_seconds = max([done.slowest_seconds, *seconds])
     elif verdict is Verdict.LEFT:
@@ -164,11 +158,9 @@ def _settle(
         is_busy = look.healthy and look.exclusive and look.held is not None
         age = UNPROVEN if is_busy else timedelta(seconds=OVERDUE_SECONDS)
         done.unverifiable += _mark(node, "unverifiable", ["pending"], at, age)
-    if verdict is Verdict.GONE or (look.held is not None and look.healthy and not look.surplus):
-        with connection.cursor() as cursor:
-            cursor.execute(CLOSE_RECLAIMED, [[node.pk]])
-            if cursor.fetchall():
-                NodeEvent.objects.create(node=node, node_name=node.name, kind="kv_reclaimed")
+    is_clean = look.held is not None and look.healthy and not look.surplus
+    if (verdict is Verdict.GONE or is_clean) and rows(CLOSE_RECLAIMED, [node.pk]):
+        NodeEvent.objects.create(node=node, node_name=node.name, kind="kv_reclaimed")
 
 
 def _note_surplus(
@@ -189,7 +181,7 @@ def _note_surplus(
     data = {"surplus": look.surplus, "held": look.held, "ours": look.live_at_most}
     if overdue:
         data["attempts"] = overdue
-    if open_incident(IncidentKind.KV_NOT_RECLAIMED, node.name, node=node, **data):
+    if open_incident(IncidentKind.KV_NOT_RECLAIMED, node.name, node=node, data=data):
         logger.error("%s runs %s requests that nobody has", node.name, look.surplus)
         NodeEvent.objects.create(
             node=node, node_name=node.name, kind=IncidentKind.KV_NOT_RECLAIMED, data=data
@@ -200,9 +192,7 @@ def _mark(
     node: InferenceNode, outcome: str, former: list[str], at: datetime, age: timedelta
 ) -> int:
     """Mark the node's attempts that ended ``age`` ago or earlier; how many."""
-    with connection.cursor() as cursor:
-        cursor.execute(_MARK, [outcome, node.pk, former, at - LOOK_BACK, at - age])
-        return cursor.rowcount
+    return changed(_MARK, outcome, node.pk, former, at - LOOK_BACK, at - age)
 
 
 def _nodes(only: InferenceNode | None) -> list[InferenceNode]:
@@ -223,11 +213,10 @@ def _is_worth_a_look(node: InferenceNode) -> bool:
 def _aborts(nodes: Iterable[InferenceNode]) -> dict[int, list[str]]:
     """The requests to abort by id, by node, where the node can."""
     aborts = {}
-    with connection.cursor() as cursor:
-        for node in nodes:
-            if node.capabilities.get("abort"):
-                cursor.execute(_REQUESTS, [node.pk, LOOK_BACK, LEAVE_ALONE, ABORTS_AT_ONCE])
-                aborts[node.pk] = [row[0] for row in cursor.fetchall()]
+    for node in nodes:
+        if node.capabilities.get("abort"):
+            found = rows(_REQUESTS, node.pk, LOOK_BACK, LEAVE_ALONE, ABORTS_AT_ONCE)
+            aborts[node.pk] = [row[0] for row in found]
     return aborts
 
 

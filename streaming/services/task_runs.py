@@ -45,9 +45,10 @@ def recorded(name: str) -> Callable[[Callable[[], Result]], Callable[[], Result]
                 )
                 raise
             ended = timezone.now()
-            row.update(
-                finished_at=ended, succeeded_at=ended, runs=F("runs") + 1, error="", result=result
-            )
+            values: dict[str, Any] = {"error": ""}
+            if "skipped" not in result:  # what the other run had to say stands
+                values["result"] = result
+            row.update(finished_at=ended, succeeded_at=ended, runs=F("runs") + 1, **values)
             did = {key: value for key, value in result.items() if value}
             level = logging.INFO if did else logging.DEBUG
             seconds = (ended - started).total_seconds()
