@@ -10,10 +10,12 @@ from streaming.admin import (  # noqa: F401  (importing a module registers its t
     attempt,
     checkpoint,
     event,
+    incident,
     instance,
     node,
     outbox,
     session,
+    task_run,
     tenant,
 )
 
