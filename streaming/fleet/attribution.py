@@ -122,8 +122,6 @@ _BREAKS_OR_SILENCE = frozenset(
 class Attributor:
     """One for each gateway process. ``on_attributed`` gets cause, grade and node of each attempt;
     the grade is the seam's of the attempt that went on (``none``: nothing has by then).
-
-    ``last_data``: when any stream of this process last got data from a node, in loop time.
     """
 
     def __init__(
@@ -131,12 +129,10 @@ class Attributor:
         fleet: Fleet,
         pool: AsyncConnectionPool,
         on_attributed: Callable[[str, str, str], None] = lambda cause, grade, node: None,
-        last_data: Callable[[Node], float] = lambda node: 0.0,
     ) -> None:
         self._fleet = fleet
         self._pool = pool
         self._on_attributed = on_attributed
-        self._last_data = last_data
         self.exporters = Exporters(fleet)
         # The bursts that still gather, by node; those of the last moments, for what nodes share.
         self._gathering: dict[int, Burst] = {}
@@ -298,7 +294,7 @@ class Attributor:
         node, failed = burst.node, len(burst.failures)
         then, now = burst.figures, node.figures
         progress = _progress(then, now)
-        speaks = self._last_data(node) > burst.began + MOMENT_SECONDS / 2
+        speaks = node.last_data > burst.began + MOMENT_SECONDS / 2
         alive = max(burst.streams - failed, 0)
         others = {
             other.node.id

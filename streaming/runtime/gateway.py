@@ -31,7 +31,9 @@ from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.log_reader import read_logs
 from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
+from streaming.runtime.reclaim import Reclaimer
 from streaming.runtime.runner import Resumption, Shared, StreamRunner
+from streaming.runtime.sweepers import SweeperWatch
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
 
@@ -64,6 +66,8 @@ class Gateway:
         self.client = client
         self.fleet = Fleet()
         self.watch = FleetWatch(self.fleet, client, pool, instance_id, self._tell_all)
+        self.reclaimer = Reclaimer(self.fleet, pool)
+        self.sweepers = SweeperWatch(pool, settings.CELERY_BROKER_URL)
         dsn = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
         self.journal = Journal(dsn, instance_id, self._hint_at)
         self.sessions: dict[UUID, LiveSession] = {}
@@ -78,6 +82,7 @@ class Gateway:
             fleet=self.fleet,
             watch=self.watch,
             attributor=self.attributor,
+            reclaimer=self.reclaimer,
             suspicion=self.suspicion,
             continuations=self.continuations,
             turns=Turns(),
@@ -277,6 +282,7 @@ class Gateway:
         for session in self.sessions.values():
             session.log.press()
         await self.journal.stop()
+        await self.reclaimer.stop()
         try:
             await instance.retire(self.pool, self.instance_id)
         except (psycopg.Error, PoolTimeout) as exc:
@@ -310,6 +316,7 @@ class Gateway:
         while True:
             await asyncio.sleep(ORPHAN_SECONDS)
             try:
+                await self.sweepers.check()
                 unserved = await self._look_for_orphans(unserved)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("orphans cannot be looked for: %s", exc)
