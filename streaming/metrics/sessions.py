@@ -39,7 +39,9 @@ class SessionCount:
         self._closed: deque[tuple[float, UUID, Record]] = deque()
 
     def __repr__(self) -> str:
-        return f"<SessionCount of {len(self._records)} sessions, {len(self._closed)} of them closed>"
+        return (
+            f"<SessionCount of {len(self._records)} sessions, {len(self._closed)} of them closed>"
+        )
 
     def opened(self, session_id: UUID, produced: int, delivered: int) -> None:
         """This process owns the session from here on; what it has so far was counted by others."""
