@@ -74,6 +74,21 @@ class StreamingConf:
     )
     health_interval: float = setting(1.0, "Pace of the node health probes.")
     health_timeout: float = setting(3.0, "Time a node has to answer a health probe.")
+    dns_interval: float = setting(
+        10.0, "Pace at which the addresses of nodes with dns=all are looked up."
+    )
+    circuit_failures: int = setting(
+        5,
+        "Failed attempts within 10 s, and at least half of all, after which a node gets no more for a while.",
+    )
+    circuit_pause: float = setting(
+        1.0,
+        "How long that is before one attempt may try again; twice as long each time it fails, up to 30 s.",
+    )
+    kv_high_water: float = setting(
+        0.92,
+        "Share of a node's KV-cache in use above which it takes no new sessions, only continuations.",
+    )
     heartbeat_seconds: float = setting(1.0, "Pace of the gateway process's own heartbeat row.")
     journal_down_seconds: float = setting(
         60.0, "How long the token log may be unwritable before sessions end in journal_unavailable."
