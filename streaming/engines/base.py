@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from streaming.core.chunks import EngineUsage, Sampling, TokenChunk
+from streaming.core.nodes import NodeOptions
 from streaming.engines.http import EngineClient
 
 Message = Mapping[str, str]
@@ -59,10 +60,12 @@ class Capabilities:
     """What a probe has learnt that a node can do."""
 
     token_ids: bool = True
+    """It takes and tells token ids; True as long as nothing speaks against it."""
     abort: bool = False
     """It aborts a request by its id."""
     figures: bool = False
     prefix_caching: bool = False
+    """It says that it keeps the KV-cache of ended requests for others with the same beginning."""
     reset_cache: bool = False
 
 
@@ -91,16 +94,24 @@ class Dialect(Protocol):
     keeps_idle_connections: ClassVar[bool]
     """Whether a connection without a request costs the engine nothing worth mentioning."""
 
-    def __init__(self, client: EngineClient, base_url: str) -> None: ...
+    def __init__(self, client: EngineClient, base_url: str, options: NodeOptions) -> None: ...
 
     async def probe(self, timeout: float) -> NodeReport:
-        """Health, models, abilities and load in at most ``timeout`` seconds."""
+        """Health, models, abilities and load in at most ``timeout`` seconds.
+
+        The first one learns what the node can do, for which it has the engine make one token; it
+        is learnt again only after a probe has failed, since the engine may come back as another.
+        """
 
     async def figures(self, timeout: float) -> Figures:
         """Its load alone; what it does not tell is None."""
 
     async def pulse(self, model: str, timeout: float) -> None:
-        """Have it generate one token: the only proof that it is not frozen."""
+        """Have it generate one token: the only proof that it is not frozen.
+
+        Without one in ``timeout`` seconds (waiting in the engine's queue included) its connection
+        is closed, and ``AttemptFailed`` says ``STALLED``.
+        """
 
     async def reset_cache(self) -> bool:
         """Drop what it keeps of ended requests; False: it does not offer that, or refuses now."""
@@ -125,4 +136,7 @@ class Dialect(Protocol):
         """
 
     async def abort(self, request_ids: Sequence[str]) -> bool:
-        """Ask for these requests to be aborted; False: the engine has no call for that."""
+        """Ask for these requests to be aborted; False: the engine has no call for that.
+
+        ``request_ids``: as in ``Generation``. Unknown and ended ones do no harm.
+        """

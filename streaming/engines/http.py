@@ -28,6 +28,8 @@ from streaming.engines.spares import SpareConnector
 # What a client got wrong; every other 4xx is about the node (its key, its load, its routes).
 CLIENT_STATUSES = frozenset({400, 413, 422})
 BUSY_STATUSES = frozenset({429, 503})
+# What an engine answers for a call that its flags have left out.
+NOT_OFFERED = frozenset({403, 404, 405, 501})
 
 
 class EngineClient:
@@ -190,6 +192,22 @@ async def stream_post(
             await response.aclose()
 
 
+async def ask(
+    client: EngineClient,
+    method: str,
+    url: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    timeout: float = 10.0,
+) -> httpx.Response:
+    """A short request, whatever its status. Raises ``AttemptFailed`` when no answer comes."""
+    with translated_errors():
+        return await client.short.request(
+            method, url, content=None if body is None else orjson.dumps(body),
+            headers={"content-type": "application/json"}, timeout=timeout,
+        )  # fmt: skip
+
+
 async def call(
     client: EngineClient,
     method: str,
@@ -199,11 +217,7 @@ async def call(
     timeout: float = 10.0,
 ) -> Any:
     """A short request; the JSON of the answer. Raises as ``stream_post`` does."""
-    with translated_errors():
-        response = await client.short.request(
-            method, url, content=None if body is None else orjson.dumps(body),
-            headers={"content-type": "application/json"}, timeout=timeout,
-        )  # fmt: skip
+    response = await ask(client, method, url, body, timeout=timeout)
     if response.status_code != 200:
         raise_for_status(response.status_code, response.content, response.headers)
     return parsed(response.content)
@@ -211,8 +225,7 @@ async def call(
 
 async def check_health(client: EngineClient, base_url: str, timeout: float) -> None:
     """Both engines answer 200 at ``/health`` when they can work. Raises ``AttemptFailed``."""
-    with translated_errors():
-        response = await client.short.get(f"{base_url}/health", timeout=timeout)
+    response = await ask(client, "GET", f"{base_url}/health", timeout=timeout)
     if response.status_code != 200:
         raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
 

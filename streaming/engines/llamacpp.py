@@ -10,25 +10,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
-from streaming.engines.base import Figures, Generation, Message, NodeReport
+from streaming.core.nodes import NodeOptions
+from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
+from streaming.engines.exposition import Reader, count
 from streaming.engines.http import (
+    NOT_OFFERED,
     EngineClient,
+    ask,
     call,
     check_health,
     expected_shape,
+    parsed,
+    raise_for_status,
     text_of,
     token_ids,
 )
-from streaming.engines.stream import chunks_of, event_of
+from streaming.engines.stream import chunks_of, event_of, one_token, takes_token_ids
 
 FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
 EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
 PIECES_REMEMBERED = 4096
+ERASE_TIMEOUT = 5.0
+
+_METRICS = Reader(
+    "llamacpp:",
+    (
+        "requests_processing",
+        "requests_deferred",
+        "prompt_tokens_total",
+        "tokens_predicted_total",
+    ),
+)
 
 
 class LlamaCpp:
@@ -39,18 +57,52 @@ class LlamaCpp:
     # Its server has a thread for each connection, and few threads.
     keeps_idle_connections: ClassVar[bool] = False
 
-    def __init__(self, client: EngineClient, base_url: str) -> None:
+    def __init__(self, client: EngineClient, base_url: str, options: NodeOptions) -> None:
         self._client = client
         self._base = base_url
+        self._keeps_prompts = options.prompt_cache == "on"
+        self._learnt: Capabilities | None = None
+        self._slots: int | None = None
         # The ids of pieces that spanned several tokens; emoji and CJK repeat.
         self._pieces: OrderedDict[str, list[int]] = OrderedDict()
 
     async def probe(self, timeout: float) -> NodeReport:
+        try:
+            return await self._probe(timeout)
+        except BaseException:
+            self._learnt = None
+            raise
+
+    async def _probe(self, timeout: float) -> NodeReport:
         await check_health(self._client, self._base, timeout)
         listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
         props = await call(self._client, "GET", f"{self._base}/props", timeout=timeout)
-        context = props.get("default_generation_settings", {}).get("n_ctx")
-        return NodeReport({model["id"]: context for model in listed["data"]})
+        with expected_shape():
+            context = props.get("default_generation_settings", {}).get("n_ctx")
+            models = {model["id"]: context for model in listed["data"]}
+            self._slots = slots = props.get("total_slots")
+        if self._learnt is None:
+            self._learnt = await self._learn(models, timeout / 3)
+        try:
+            figures = await self.figures(timeout / 3)
+        except AttemptFailed:
+            # Its figures are worth having; a node that can't tell them can work all the same.
+            return NodeReport(models, self._learnt, slots=slots)
+        can = replace(self._learnt, figures=figures.running is not None)
+        return NodeReport(models, can, figures, slots)
+
+    async def _learn(self, models: Iterable[str], timeout: float) -> Capabilities:
+        model = next(iter(models), None)
+        takes_ids = model is None or await takes_token_ids(self, model, timeout)
+        # 501 comes before the action is looked at, 400 after: nothing is erased.
+        answer = await ask(
+            self._client, "POST", f"{self._base}/slots/0?action=probe", timeout=timeout
+        )
+        return Capabilities(
+            takes_ids,
+            prefix_caching=self._keeps_prompts,
+            reset_cache=answer.status_code == 400,
+        )
 
     async def render(self, model: str, messages: Sequence[Message]) -> list[int]:
         rendered = await call(
@@ -100,16 +152,87 @@ class LlamaCpp:
         return [UNKNOWN_ID] * (count - len(ids)) + ids
 
     async def figures(self, timeout: float) -> Figures:
-        return Figures(asyncio.get_running_loop().time())
+        asked_at = asyncio.get_running_loop().time()
+        figures = Figures(asked_at)
+        page = await self._optional("/metrics", timeout)
+        with expected_shape():
+            if page is not None:
+                samples = _METRICS.read(page)
+                figures = Figures(
+                    asked_at,
+                    running=count(samples.total("requests_processing")),
+                    waiting=count(samples.total("requests_deferred")),
+                    progress=samples.total("prompt_tokens_total", "tokens_predicted_total"),
+                )
+        slots = await self._optional("/slots", timeout)
+        if slots is None:
+            return figures
+        with expected_shape():
+            return _with_slots(figures, parsed(slots), self._slots or 0)
+
+    async def _optional(self, path: str, timeout: float) -> bytes | None:
+        """What a path says that the engine's flags may have left out."""
+        response = await ask(self._client, "GET", self._base + path, timeout=timeout)
+        if response.status_code in NOT_OFFERED:
+            return None
+        if response.status_code != 200:
+            raise_for_status(response.status_code, response.content, response.headers)
+        return response.content
 
     async def pulse(self, model: str, timeout: float) -> None:
-        await check_health(self._client, self._base, timeout)
+        takes_ids = self._learnt is None or self._learnt.token_ids
+        await one_token(self, model, timeout, ids=takes_ids)
 
     async def reset_cache(self) -> bool:
-        return False
+        """Erases slot by slot. The engine keeps the call for a busy one waiting until it is not."""
+        slots = await self._optional("/slots", ERASE_TIMEOUT)
+        if slots is None:
+            props = await call(self._client, "GET", f"{self._base}/props")
+            with expected_shape():
+                numbers = list(range(int(props["total_slots"])))
+        else:
+            with expected_shape():
+                numbers = [int(slot["id"]) for slot in parsed(slots)]
+        for number in numbers:
+            url = f"{self._base}/slots/{number}?action=erase"
+            try:
+                response = await ask(self._client, "POST", url, timeout=ERASE_TIMEOUT)
+            except AttemptFailed as exc:
+                if exc.cause is Cause.STALLED:
+                    return False
+                raise
+            if response.status_code in NOT_OFFERED:
+                return False
+            if response.status_code != 200:
+                raise_for_status(response.status_code, response.content, response.headers)
+        return True
 
     async def abort(self, request_ids: Sequence[str]) -> bool:
-        return False
+        return not request_ids  # only the end of its connection aborts a request
+
+
+def _with_slots(figures: Figures, slots: list[dict[str, Any]], total: int) -> Figures:
+    """Occupied is what requests hold that run: what an idle slot keeps, a new one may take.
+
+    With ``--kv-unified`` all slots share one cache, of which each says the whole as its own.
+    """
+    room = max((slot["n_ctx"] for slot in slots), default=0) * max(total, len(slots))
+    busy = [slot for slot in slots if slot.get("is_processing")]
+    held = sum(slot.get("n_prompt_tokens", 0) + _decoded(slot) for slot in busy)
+    return replace(
+        figures,
+        running=len(busy) if figures.running is None else figures.running,
+        kv_usage=min(1.0, held / room) if room else None,
+        kv_tokens=room or None,
+        block_tokens=1,
+    )
+
+
+def _decoded(slot: dict[str, Any]) -> int:
+    following = slot.get("next_token") or {}
+    # A list in current builds, an object in older ones.
+    latest = following[0] if isinstance(following, list) else following
+    return int(latest.get("n_decoded", 0))
 
 
 class _EventReader:

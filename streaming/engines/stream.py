@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol
+from uuid import uuid4
 
-from streaming.core.chunks import TokenChunk
+from streaming.core.chunks import UNKNOWN_ID, Sampling, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.sse import EventTooLong, SSEParser
+from streaming.engines.base import Dialect, Generation
 from streaming.engines.http import (
     EngineClient,
     expected_shape,
@@ -67,3 +71,42 @@ def event_of(payload: bytes) -> dict[str, Any]:
     if "error" in event:
         raise_for_error(event["error"])
     return event
+
+
+# An ordinary token in every vocabulary: the first ones are often control tokens.
+PLAIN_TOKEN = 100
+
+
+async def one_token(dialect: Dialect, model: str, timeout: float, *, ids: bool) -> TokenChunk:
+    """See ``Dialect.pulse``; the token that came. ``ids``: prompt it with an id, not with text."""
+    generation = Generation(
+        model=model,
+        prompt=[PLAIN_TOKEN] if ids else "1",
+        max_tokens=1,
+        min_tokens=0,
+        sampling=Sampling(0),
+        request_id=f"pulse-{uuid4().hex}",
+        prompt_cache=False,
+    )
+    try:
+        async with aclosing(dialect.generate(generation)) as stream, asyncio.timeout(timeout):
+            tokens = [chunk async for chunks in stream for chunk in chunks]
+    except TimeoutError:
+        raise AttemptFailed(Cause.STALLED, f"not one token within {timeout:g} s") from None
+    if not tokens:
+        raise AttemptFailed(Cause.CLOSED, "an answer without a token")
+    return tokens[0]
+
+
+async def takes_token_ids(dialect: Dialect, model: str, timeout: float) -> bool:
+    """Whether it answers a prompt of ids, and tells the id of its own token.
+
+    One that is too busy to say so now is believed to: every attempt checks what is echoed.
+    """
+    try:
+        token = await one_token(dialect, model, timeout, ids=True)
+    except RejectedByEngine:
+        return False
+    except AttemptFailed as exc:
+        return exc.cause is not Cause.MISMATCH
+    return UNKNOWN_ID not in token.token_ids

@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
+from uuid import uuid4
 
 from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
-from streaming.engines.base import Figures, Generation, Message, NodeReport
+from streaming.core.nodes import NodeOptions
+from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
+from streaming.engines.exposition import Page, Reader, count
 from streaming.engines.http import (
+    NOT_OFFERED,
     EngineClient,
+    ask,
     call,
     check_health,
     expected_shape,
+    parsed,
+    raise_for_status,
     text_of,
     token_ids,
 )
-from streaming.engines.stream import chunks_of, event_of
+from streaming.engines.stream import chunks_of, event_of, one_token, takes_token_ids
 
 FINISHED = {
     "stop": "stop",
@@ -37,6 +45,25 @@ FINISHED = {
 # No character has more tokens than UTF-8 has bytes for it; a token before it is harmless.
 LONGEST_CHARACTER = 8
 
+# The first needs --enable-scale-out (403 without), the second VLLM_SERVER_DEV_MODE. An empty list
+# of ids makes the second one abort *everything*: it must never be sent.
+ABORT_PATHS = ("/inference/v1/abort_requests", "/abort_requests")
+ABORT_TIMEOUT = 2.0
+# How long an engine without an abort call is not asked again, unless a probe says it came back.
+NO_ABORT_FOR = 30.0
+
+_METRICS = Reader(
+    "vllm:",
+    (
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "cache_config_info",
+        "prompt_tokens_total",
+        "generation_tokens_total",
+    ),
+)
+
 
 class VLLM:
     """See ``engines.base.Dialect``."""
@@ -45,14 +72,47 @@ class VLLM:
     unsupported: ClassVar[frozenset[str]] = frozenset()
     keeps_idle_connections: ClassVar[bool] = True
 
-    def __init__(self, client: EngineClient, base_url: str) -> None:
+    def __init__(self, client: EngineClient, base_url: str, options: NodeOptions) -> None:
         self._client = client
         self._base = base_url
+        self._learnt: Capabilities | None = None
+        self._abort_path = ABORT_PATHS[0]
+        self._no_abort_until = 0.0
 
     async def probe(self, timeout: float) -> NodeReport:
+        try:
+            return await self._probe(timeout)
+        except BaseException:
+            self._learnt = None
+            self._no_abort_until = 0.0
+            raise
+
+    async def _probe(self, timeout: float) -> NodeReport:
         await check_health(self._client, self._base, timeout)
         listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
-        return NodeReport({model["id"]: model.get("max_model_len") for model in listed["data"]})
+        with expected_shape():
+            models = {model["id"]: model.get("max_model_len") for model in listed["data"]}
+        if self._learnt is None:
+            self._learnt = await self._learn(models, timeout / 3)
+        try:
+            figures, page = await self._read_metrics(timeout / 3)
+        except AttemptFailed:
+            # Its figures are worth having; a node that can't tell them can work all the same.
+            return NodeReport(models, self._learnt)
+        can = replace(
+            self._learnt,
+            figures=figures.running is not None,
+            prefix_caching="True" in _cache_labels(page, "enable_prefix_caching"),
+        )
+        return NodeReport(models, can, figures)
+
+    async def _learn(self, models: Iterable[str], timeout: float) -> Capabilities:
+        model = next(iter(models), None)
+        takes_ids = model is None or await takes_token_ids(self, model, timeout)
+        # Of an id that cannot exist nothing is aborted, and a GET of the other resets nothing.
+        abort = await self.abort([f"probe-{uuid4().hex}"])
+        reset = await ask(self._client, "GET", f"{self._base}/reset_prefix_cache", timeout=timeout)
+        return Capabilities(takes_ids, abort, reset_cache=reset.status_code == 405)
 
     async def render(self, model: str, messages: Sequence[Message]) -> list[int]:
         answer = await call(
@@ -90,16 +150,70 @@ class VLLM:
         return chunks_of(self._client, url, _body(generation), headers, reader)
 
     async def figures(self, timeout: float) -> Figures:
-        return Figures(asyncio.get_running_loop().time())
+        return (await self._read_metrics(timeout))[0]
+
+    async def _read_metrics(self, timeout: float) -> tuple[Figures, Page]:
+        asked_at = asyncio.get_running_loop().time()
+        response = await ask(self._client, "GET", f"{self._base}/metrics", timeout=timeout)
+        if response.status_code in NOT_OFFERED:
+            return Figures(asked_at), Page()
+        if response.status_code != 200:
+            raise_for_status(response.status_code, response.content, response.headers)
+        with expected_shape():
+            page = _METRICS.read(response.content)
+            return _figures(page, asked_at), page
 
     async def pulse(self, model: str, timeout: float) -> None:
-        await check_health(self._client, self._base, timeout)
+        takes_ids = self._learnt is None or self._learnt.token_ids
+        await one_token(self, model, timeout, ids=takes_ids)
 
     async def reset_cache(self) -> bool:
-        return False
+        response = await ask(self._client, "POST", f"{self._base}/reset_prefix_cache")
+        if response.status_code in NOT_OFFERED:
+            return False
+        if response.status_code != 200:
+            raise_for_status(response.status_code, response.content, response.headers)
+        answer = parsed(response.content) if response.content else {}
+        return not (isinstance(answer, dict) and answer.get("success") is False)
 
     async def abort(self, request_ids: Sequence[str]) -> bool:
+        loop = asyncio.get_running_loop()
+        if not request_ids:
+            return True
+        if loop.time() < self._no_abort_until:
+            return False
+        body = {"request_ids": [f"cmpl-{request_id}-0" for request_id in request_ids]}
+        for path in sorted(ABORT_PATHS, key=lambda path: path != self._abort_path):
+            response = await ask(
+                self._client, "POST", self._base + path, body, timeout=ABORT_TIMEOUT
+            )
+            if response.status_code == 200:
+                self._abort_path = path
+                return True
+            if response.status_code >= 500 and response.status_code not in NOT_OFFERED:
+                raise_for_status(response.status_code, response.content, response.headers)
+        self._no_abort_until = loop.time() + NO_ABORT_FOR
         return False
+
+
+def _figures(page: Page, asked_at: float) -> Figures:
+    blocks = [int(n) for n in _cache_labels(page, "num_gpu_blocks") if n.isdecimal()]
+    sizes = [int(n) for n in _cache_labels(page, "block_size") if n.isdecimal()]
+    block = max(sizes, default=None)
+    return Figures(
+        asked_at,
+        running=count(page.total("num_requests_running")),
+        waiting=count(page.total("num_requests_waiting")),
+        kv_usage=page.highest("kv_cache_usage_perc"),
+        kv_tokens=sum(blocks) * block if blocks and block else None,
+        block_tokens=block,
+        progress=page.total("prompt_tokens_total", "generation_tokens_total"),
+    )
+
+
+def _cache_labels(page: Page, label: str) -> list[str]:
+    """One value an engine: a node may be several behind one address."""
+    return [labels[label] for labels in page.labels["cache_config_info"] if label in labels]
 
 
 class _EventReader:

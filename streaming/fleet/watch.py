@@ -90,9 +90,8 @@ class FleetWatch:
             self._forget(node_id)
             node = None
         if node is None:
-            node = Node(
-                node_id, name, base_url, dialect_for(dialect, self._client, base_url), parsed
-            )
+            engine = dialect_for(dialect, self._client, base_url, parsed)
+            node = Node(node_id, name, base_url, engine, parsed)
             self._fleet.nodes[node_id] = node
             self._hurry[node_id] = asyncio.Event()
             self._probes[node_id] = asyncio.create_task(

@@ -30,7 +30,16 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--prefill-us-per-token", type=float, default=0.0)
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--slots", type=int, default=4096, help="requests running at once")
+    parser.add_argument("--kv-blocks", type=int, default=0, help="of vLLM's KV-cache; 0 is plenty")
     parser.add_argument("--text-only", action="store_true", help="no token ids in or out")
+    parser.add_argument("--no-prefix-caching", action="store_false", dest="prefix_caching")
+    parser.add_argument("--no-metrics", action="store_false", dest="metrics")
+    parser.add_argument("--no-slots", action="store_false", dest="slots_endpoint")
+    parser.add_argument("--scale-out", action="store_true", help="vLLM: abort by id for everybody")
+    parser.add_argument("--dev-mode", action="store_true", help="vLLM: abort, pause, reset a cache")
+    parser.add_argument("--slot-save-path", default="", help="llama.cpp: without it none is erased")
+    parser.add_argument("--api-key", default="", help="asked for everywhere but at /health")
+    parser.add_argument("--sse-keep-alive", type=float, default=0.0, help="a comment each seconds")
     return parser.parse_args(arguments)
 
 
@@ -51,8 +60,9 @@ async def _serve(options: argparse.Namespace) -> None:
         await simulator.listen_for_control(control)
     print(f"READY {port}", flush=True)
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stopped.set)
+    loop.add_signal_handler(signal.SIGTERM, lambda: simulator.terminate() and stopped.set())
     await stopped.wait()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .faults import FaultBook
+from .faults import PULSE, FaultBook
 from .generation import Generation, Sampling, SeamFlaw
 from .model import WrongPrefix
 from .stream import Reply, Stream
@@ -33,7 +33,28 @@ class EngineOptions:
     prefill_us_per_token: float = 0.0
     max_model_len: int = 8192
     slots: int = 4096
+    kv_blocks: int = 0  # of the KV-cache; 0: as many as no test fills by accident
     text_only: bool = False
+    prefix_caching: bool = True
+    metrics: bool = True
+    slots_endpoint: bool = True  # llama.cpp's /slots
+    scale_out: bool = False  # vLLM's abort by id
+    dev_mode: bool = False  # vLLM's calls for developers, an abort of another kind among them
+    slot_save_path: str = ""  # without one llama.cpp erases no slot
+    api_key: str = ""
+    sse_keep_alive: float = 0.0  # seconds of silence after which a stream gets a comment
+
+    @property
+    def kv_block(self) -> int:
+        """Tokens of one block of the KV-cache."""
+        return 16 if self.dialect == "vllm" else 1
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV-cache holds."""
+        if self.dialect != "vllm":
+            return self.slots * self.max_model_len
+        return self.kv_blocks * self.kv_block or 64 * self.max_model_len
 
 
 class Refused(Exception):
@@ -107,9 +128,10 @@ class Engine:
         self.faults = FaultBook()
         self.streams: set[Stream] = set()
         self.waiting = 0
-        self.cache = PrefixCache(16 if self.is_vllm else 1)
+        self.cache = PrefixCache(options.kv_block)
+        # What the KV-cache still holds of ended requests, by `kv_leak`: tokens of each.
+        self.leaked: deque[int] = deque()
         self.counters: Counter[str] = Counter()
-        self.by_path: Counter[str] = Counter()
         self.finish_reasons: Counter[str] = Counter()
         self.records: deque[dict[str, Any]] = deque(maxlen=_RECORDS)
         self.worst_lag = 0.0
@@ -129,12 +151,11 @@ class Engine:
         return self.counters["generated"] + running
 
     @property
-    def held_tokens(self) -> int:
-        """Tokens whose attention state is held for running requests."""
-        return sum(
-            len(stream.generation.prompt_ids) + stream.generation.produced
-            for stream in self.streams
-        )
+    def kv_usage(self) -> float:
+        """The share of the KV-cache that requests hold, running or leaked, in whole blocks."""
+        block = self.options.kv_block
+        held = sum(-(-n // block) for n in [*(s.held_tokens for s in self.streams), *self.leaked])
+        return min(1.0, held * block / self.options.kv_tokens)
 
     async def while_paused(self) -> None:
         """Wait while the engine is paused or frozen."""
@@ -144,6 +165,11 @@ class Engine:
     def note_lag(self, seconds: float) -> None:
         """Remember how far behind its schedule the simulator itself was."""
         self.worst_lag = max(self.worst_lag, seconds)
+
+    def reset_cache(self) -> None:
+        """Forget what was kept of ended requests."""
+        self.cache.clear()
+        self.leaked.clear()
 
     def abort(self, abort_ids: Sequence[str]) -> int:
         """Abort requests by their external id; all of them if none is named, as vLLM does."""
@@ -166,7 +192,13 @@ class Engine:
     ) -> None:
         """Answer one request that generates, faults and all."""
         prompt_text = spelt_bytes(prompt_ids).decode("utf-8", "replace")
-        record = self._record(request, prompt_ids, sampling, body)
+        # One token of a prompt of one: somebody feels the engine's pulse. Faults of requests are
+        # meant for others, and so are the figures that tests compare.
+        is_pulse = len(prompt_ids) == sampling.max_tokens == 1
+        if is_pulse:
+            self.counters["pulses"] += 1
+            prompt_text = PULSE
+        record = {} if is_pulse else self._record(request, prompt_ids, sampling, body)
         if self.faults.take("freeze_first", prompt_text):
             record["outcome"] = "fault"
             await asyncio.Event().wait()
@@ -185,7 +217,7 @@ class Engine:
             record["wrong"] = str(wrong)
             raise refuse(f"wrong prefix: {wrong}", "wrong_prefix") from wrong
         record["answer_tokens"] = generation.index
-        cached = self.cache.lookup(prompt_ids)
+        cached = self.cache.lookup(prompt_ids) if self.options.prefix_caching else 0
         wrong_model = self.faults.take("wrong_model", prompt_text)
         wrong_echo = self.faults.take("wrong_ids_echo", prompt_text)
         facts = ReplyFacts(
@@ -220,6 +252,8 @@ class Engine:
         finally:
             self.waiting -= 1
         self.streams.add(stream)
+        while self.leaked and self.kv_usage >= 1:
+            self.leaked.popleft()  # evicted: running requests come first
         self.counters["prompt_tokens"] += prompt_tokens
         self.counters["max_running"] = max(self.counters["max_running"], len(self.streams))
         try:
@@ -227,10 +261,13 @@ class Engine:
         finally:
             self._slots.release()
             self.streams.discard(stream)
+            if self.faults.take("kv_leak", stream.prompt_text):
+                self.leaked.append(stream.held_tokens)
             self.counters["generated"] += stream.generation.produced
-            finished = stream.outcome in ("stop", "length")
-            self.counters["finished" if finished else "aborted"] += 1
-            self.finish_reasons[stream.outcome] += 1
+            if record:
+                finished = stream.outcome in ("stop", "length")
+                self.counters["finished" if finished else "aborted"] += 1
+                self.finish_reasons[stream.outcome] += 1
             record["outcome"] = stream.outcome
             record["produced"] = stream.generation.produced
 
@@ -270,7 +307,7 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of the control endpoint."""
-        names = ("started", "finished", "aborted", "max_running", "wrong_prefixes")
+        names = ("started", "finished", "aborted", "max_running", "wrong_prefixes", "pulses")
         return {
             **{name: self.counters[name] for name in names},
             "faults": self.faults.struck,
@@ -278,7 +315,7 @@ class Engine:
             "waiting": self.waiting,
             "generated_tokens": self.generated_tokens,
             "worst_lag_ms": round(self.worst_lag * 1e3, 3),
-            "by_path": dict(self.by_path),
+            "kv_usage": self.kv_usage,
             "outcomes": dict(self.finish_reasons),
             "requests": list(self.records),
         }

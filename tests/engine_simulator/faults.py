@@ -34,6 +34,10 @@ class Fault:
     arg: Any = None
     retry_after: float | None = None
 
+    def is_for(self, prompt: str) -> bool:
+        """Say whether it is meant for a request with this prompt text."""
+        return self.match == PULSE if prompt == PULSE else (self.match or "") in prompt
+
     def strikes_at(self, index: int) -> int:
         """Return how many tokens a request that starts at answer token `index` gets first."""
         if self.at_token is not None:
@@ -44,9 +48,14 @@ class Fault:
 IN_STREAM: dict[str, Callable[[Stream, Fault], Awaitable[None]]] = {}
 # Before the first byte, or for the whole length of a request.
 BEFORE_STREAM = frozenset({"status", "freeze_first", "wrong_ids_echo", "wrong_model"})
-THROUGHOUT = frozenset({"slow", "jitter", "end_after_seconds", "late_usage"})
-# Of the node rather than of a request: last until cleared.
-OF_THE_NODE = frozenset({"health_503", "refuse", "freeze_engine"})
+# `zombie`: it goes on generating when its client has gone, until aborted by id or finished.
+# `kv_leak`: its KV-cache blocks stay occupied when it has ended, until a reset or eviction.
+THROUGHOUT = frozenset({"slow", "jitter", "end_after_seconds", "late_usage", "zombie", "kv_leak"})
+# Of the node rather than of a request: last until cleared. `sigterm_silent`: a SIGTERM closes the
+# listener only; open streams stay open, without a byte.
+OF_THE_NODE = frozenset({"health_503", "refuse", "freeze_engine", "sigterm_silent"})
+# The prompt text of a pulse, which faults strike only if they name it in `match`.
+PULSE = "<pulse>"
 
 
 def parse_fault(spec: dict[str, Any]) -> Fault:
@@ -89,7 +98,7 @@ class FaultBook:
     def take(self, kind: str, prompt: str = "") -> Fault | None:
         """Use a fault of this kind, if one is ordered for this prompt."""
         for fault in self._faults:
-            if fault.kind == kind and (fault.match or "") in prompt and self.spend(fault):
+            if fault.kind == kind and fault.is_for(prompt) and self.spend(fault):
                 return fault
         return None
 
@@ -103,7 +112,7 @@ class FaultBook:
             for fault in self._faults
             if fault.kind in IN_STREAM
             and fault.times
-            and (fault.match or "") in prompt
+            and fault.is_for(prompt)
             and fault.strikes_at(index) >= 0
         ]
         return sorted(chosen, key=lambda fault: fault.strikes_at(index))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .engine import Engine, Refused, ReplyFacts, Route
+from .engine import Engine, EngineOptions, Refused, ReplyFacts, Route
 from .generation import Sampling
 from .model import Piece
 from .vocabulary import TOKENS, are_known, encode, spelt_bytes
 from .wire import Connection, Request
 
 _DEFAULT_TEMPERATURE = 0.8
-TEXT_ONLY_LACKS = frozenset({"/tokenize", "/detokenize", "/apply-template"})
+_NEED_IDS = frozenset({"/tokenize", "/detokenize", "/apply-template"})
 
 
 def _dumps(document: object) -> str:
@@ -40,6 +41,7 @@ class CompletionReply:
 
     headers: Mapping[str, str] = {"Server": "llama.cpp", "X-Accel-Buffering": "no"}
     sends_headers_first = False
+    keep_alive = b":\n\n"
 
     def __init__(self, engine: Engine, facts: ReplyFacts, body: dict[str, Any]) -> None:
         self._generation = facts.generation
@@ -338,8 +340,15 @@ async def props(engine: Engine, request: Request, connection: Connection) -> Non
     )
 
 
+def _unsupported(what: str) -> Refused:
+    message = f"This server does not support {what}."
+    return Refused(501, error_document(501, message, "not_supported_error"))
+
+
 async def slots(engine: Engine, request: Request, connection: Connection) -> None:
-    """GET /slots: the busy ones first; idle ones are named up to a few."""
+    """GET /slots: the busy ones first, leaked ones among them; idle ones are named up to a few."""
+    if not engine.options.slots_endpoint:
+        raise _unsupported("slots endpoint")
     if request.query.get("fail_on_no_slot") and len(engine.streams) >= engine.options.slots:
         raise Refused(503, error_document(503, "no slot available", "unavailable_error"))
     context = engine.options.max_model_len
@@ -349,10 +358,15 @@ async def slots(engine: Engine, request: Request, connection: Connection) -> Non
             "n_ctx": context,
             "speculative": False,
             "is_processing": True,
-            "n_prompt_tokens": len(stream.generation.prompt_ids),
-            "next_token": [{"n_decoded": stream.generation.produced}],
+            "n_prompt_tokens": prompt,
+            "next_token": [{"n_decoded": decoded}],
         }
-        for number, stream in enumerate(engine.streams)
+        for number, (prompt, decoded) in enumerate(
+            [
+                *((tokens, 0) for tokens in engine.leaked),
+                *((len(s.generation.prompt_ids), s.generation.produced) for s in engine.streams),
+            ]
+        )
     ]
     idle = [
         {"id": number, "n_ctx": context, "speculative": False, "is_processing": False}
@@ -361,8 +375,29 @@ async def slots(engine: Engine, request: Request, connection: Connection) -> Non
     connection.reply_json(busy + idle)
 
 
+async def slot_action(engine: Engine, request: Request, connection: Connection) -> None:
+    """POST /slots/N: `erase` waits for a busy slot, as the server's task queue does."""
+    if not engine.options.slot_save_path:
+        raise _unsupported("slots action")
+    number = int(request.path.rpartition("/")[2])
+    if request.query.get("action") != "erase":
+        raise _bad("Invalid action")
+    while 0 <= number - len(engine.leaked) < len(engine.streams):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    erased = 0
+    if number < len(engine.leaked):
+        erased = engine.leaked[number]
+        engine.leaked[number] = 0  # the slots after it keep their numbers
+    if not any(engine.leaked):
+        engine.leaked.clear()
+    engine.cache.clear()
+    connection.reply_json({"id_slot": number, "n_erased": erased})
+
+
 async def metrics(engine: Engine, request: Request, connection: Connection) -> None:
     """GET /metrics."""
+    if not engine.options.metrics:
+        raise _unsupported("metrics endpoint")
     prompt_tokens = engine.counters["prompt_tokens"]
     values = {
         "prompt_tokens_total": ("counter", prompt_tokens - engine.cache.hits),
@@ -392,3 +427,12 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/tokenize"): tokenize,
     ("POST", "/detokenize"): detokenize,
 }
+
+
+def routes(options: EngineOptions) -> dict[tuple[str, str], Route]:
+    """Return what a server with these options answers."""
+    slot_routes = {("POST", f"/slots/{number}"): slot_action for number in range(options.slots)}
+    answered = {**ROUTES, **slot_routes}
+    if options.text_only:
+        return {route: answer for route, answer in answered.items() if route[1] not in _NEED_IDS}
+    return answered

@@ -87,6 +87,10 @@ class SimulatorProcess:
             self._running().send_signal(signal.SIGKILL)
             self._running().wait()
 
+    def terminate(self) -> None:
+        """Send SIGTERM and do not wait."""
+        self._running().send_signal(signal.SIGTERM)
+
     def stop(self) -> None:
         """Freeze the process with SIGSTOP."""
         self._running().send_signal(signal.SIGSTOP)

@@ -12,7 +12,6 @@ from .faults import parse_fault
 from .wire import Connection, Request
 
 _BACKLOG = 1024
-_GENERATING = frozenset({"/v1/completions", "/v1/chat/completions", "/completion"})
 
 
 class Simulator:
@@ -22,11 +21,8 @@ class Simulator:
         self.engine = Engine(options)
         dialect = vllm if self.engine.is_vllm else llamacpp
         self._not_found = dialect.NOT_FOUND
-        lacking = dialect.TEXT_ONLY_LACKS if options.text_only else ()
         self._routes: dict[tuple[str, str], Route] = {
-            **{
-                route: answer for route, answer in dialect.ROUTES.items() if route[1] not in lacking
-            },
+            **dialect.routes(options),
             ("GET", "/_sim/stats"): self._get_stats,
             ("POST", "/_sim/fault"): self._post_fault,
             ("DELETE", "/_sim/fault"): self._delete_fault,
@@ -55,15 +51,36 @@ class Simulator:
 
     async def _handle(self, request: Request, connection: Connection) -> None:
         route = self._routes.get((request.method, request.path))
-        if route is None:
-            connection.reply_json(self._not_found, 404)
+        key = self.engine.options.api_key
+        is_open = request.path == "/health" or connection.is_local
+        if key and not is_open and request.headers.get("authorization") != f"Bearer {key}":
+            connection.reply_json({"error": "Unauthorized"}, 401)
             return
-        if request.path in _GENERATING:
-            self.engine.by_path[request.path] += 1
+        if route is None:
+            is_known = any(path == request.path for _, path in self._routes)
+            wrong_method = is_known and self.engine.is_vllm
+            connection.reply_json(self._not_found, 405 if wrong_method else 404)
+            return
         try:
             await route(self.engine, request, connection)
         except Refused as refused:
             connection.reply_json(refused.document, refused.status, refused.headers)
+
+    def terminate(self) -> bool:
+        """Take a SIGTERM; say whether the process is to end."""
+        if not self.engine.faults.take("sigterm_silent"):
+            return True
+        self._refuse()
+        self.engine.can_generate.clear()
+        return False
+
+    def _refuse(self) -> None:
+        """Accept no connections any more, and end those without a request."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for other in [c for c in self._connections if c.is_idle and not c.is_local]:
+            other.close()
 
     # Control.
 
@@ -76,15 +93,11 @@ class Simulator:
         except (ValueError, TypeError) as error:
             raise Refused(400, {"error": {"message": str(error), "code": 400}}) from error
         engine.faults.add(fault)
-        if fault.kind == "refuse" and self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if fault.kind == "refuse":
+            self._refuse()
         if fault.kind == "freeze_engine":
             engine.can_generate.clear()
         connection.reply_json({"ordered": fault.kind})
-        if fault.kind == "refuse":
-            for other in [c for c in self._connections if c.is_idle and not c.is_local]:
-                other.close()
 
     async def _delete_fault(self, engine: Engine, request: Request, connection: Connection) -> None:
         if self._listener is None:

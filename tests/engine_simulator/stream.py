@@ -24,6 +24,7 @@ class Reply(Protocol):
 
     headers: Mapping[str, str]
     sends_headers_first: bool  # else they wait for the first event
+    keep_alive: bytes  # a comment
 
     def opening(self) -> bytes:
         """Return the events before the first token."""
@@ -64,13 +65,19 @@ class Stream:
         self.abort_id = abort_id
         self.pace = Pace(0.0)
         self.outcome = "running"
-        self._prompt_text = prompt_text
+        self.prompt_text = prompt_text
         self._started = False
+        self._sent = 0
         self._task: asyncio.Task[Any] | None = None
         self._is_aborted = False
 
     def __repr__(self) -> str:
         return f"<Stream {self.abort_id} [{self.outcome}, {self.generation!r}]>"
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens whose attention state it holds."""
+        return len(self.generation.prompt_ids) + self.generation.produced
 
     def abort(self) -> None:
         """End the request from inside the engine, as an abort call does."""
@@ -92,7 +99,12 @@ class Stream:
         except Cut:
             self.outcome = "fault"
         except asyncio.CancelledError:
-            if not self._is_aborted or self.connection.transport.is_closing():
+            has_client = not self.connection.transport.is_closing()
+            if not self._is_aborted and self.engine.faults.take("zombie", self.prompt_text):
+                self._task.uncancel()
+                await self._haunt()
+                return
+            if not self._is_aborted or not has_client:
                 raise
             self._task.uncancel()
             self.outcome = self.generation.finish_reason = "aborted"
@@ -101,6 +113,20 @@ class Stream:
                 self.end()
             else:
                 self.connection.reply_json(self.reply.document([]))
+
+    async def _haunt(self) -> None:
+        """Generate for nobody."""
+        self.outcome = "zombie"
+        loop = asyncio.get_running_loop()
+        try:
+            while self.generation.finish_reason is None:
+                await self._until_due(loop)
+                self.pace.take(1, loop.time())
+                self.generation.advance()
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.outcome = "aborted"
+            raise
 
     # What faults use too.
 
@@ -113,6 +139,7 @@ class Stream:
     def send(self, data: bytes | bytearray) -> None:
         """Send events."""
         self.start()
+        self._sent += 1
         self.connection.send_chunk(data)
 
     def end(self) -> None:
@@ -132,7 +159,8 @@ class Stream:
     async def _stream(self, prefill_seconds: float) -> None:
         if self.reply.sends_headers_first:
             self.start()
-        limit = self.engine.faults.take("end_after_seconds", self._prompt_text)
+        limit = self.engine.faults.take("end_after_seconds", self.prompt_text)
+        keep_alive = asyncio.create_task(self._keep_alive(self.engine.options.sse_keep_alive))
         try:
             async with asyncio.timeout(float(limit.arg) if limit else None):
                 await self._prefill(prefill_seconds)
@@ -142,13 +170,23 @@ class Stream:
                 await self._send_tokens()
         except TimeoutError:
             pass
+        finally:
+            keep_alive.cancel()
         self.end()
+
+    async def _keep_alive(self, seconds: float) -> None:
+        """Send a comment into every silence, as the part that speaks HTTP does by itself."""
+        while seconds:
+            sent = self._sent
+            await asyncio.sleep(seconds)
+            if self._started and self._sent == sent:
+                self.send(self.reply.keep_alive)
 
     async def _send_tokens(self) -> None:
         generation = self.generation
         loop = asyncio.get_running_loop()
-        faults = self.engine.faults.for_stream(self._prompt_text, generation.index)
-        late = self.engine.faults.take("late_usage", self._prompt_text)
+        faults = self.engine.faults.for_stream(self.prompt_text, generation.index)
+        late = self.engine.faults.take("late_usage", self.prompt_text)
         first = generation.index
         while generation.finish_reason is None:
             limit = _FAR
@@ -204,8 +242,8 @@ class Stream:
 
     async def _prefill(self, seconds: float) -> None:
         start = asyncio.get_running_loop().time() + seconds
-        slow = self.engine.faults.take("slow", self._prompt_text)
-        jitter = self.engine.faults.take("jitter", self._prompt_text)
+        slow = self.engine.faults.take("slow", self.prompt_text)
+        jitter = self.engine.faults.take("jitter", self.prompt_text)
         if jitter:
             self.pace = JitteryPace(start, jitter.arg)
         else:

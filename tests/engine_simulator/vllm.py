@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from .engine import Engine, Refused, Route
+from .engine import Engine, EngineOptions, Refused, Route
 from .generation import Sampling
 from .vllm_reply import VllmReply, error_document
 from .vocabulary import are_known, encode, spelt_bytes
@@ -176,6 +176,19 @@ async def health(engine: Engine, request: Request, connection: Connection) -> No
     connection.reply(503 if engine.faults.take("health_503") else 200, b"")
 
 
+async def abort_by_id(engine: Engine, request: Request, connection: Connection) -> None:
+    """POST /inference/v1/abort_requests: empty answers, also when nothing has that id."""
+    if not engine.options.scale_out:
+        message = "Scale-out endpoints are disabled."
+        raise Refused(403, error_document(403, message, "PermissionDeniedError"))
+    ids = _body(request).get("request_ids")
+    if ids is None:
+        raise _bad("Missing 'request_ids' in request body")
+    if ids:
+        engine.abort(ids)
+    connection.reply(200, b"")
+
+
 async def abort_requests(engine: Engine, request: Request, connection: Connection) -> None:
     """POST /abort_requests: with no ids it aborts everything, as vLLM's does."""
     body = json.loads(request.body or b"{}")
@@ -206,17 +219,18 @@ async def reset_prefix_cache(engine: Engine, request: Request, connection: Conne
     """POST /reset_prefix_cache: refused while requests run, unless told otherwise."""
     success = not engine.streams or request.query.get("reset_running_requests") == "true"
     if success:
-        engine.cache.clear()
+        engine.reset_cache()
     connection.reply_json({"success": success})
 
 
 async def metrics(engine: Engine, request: Request, connection: Connection) -> None:
     """GET /metrics."""
-    room = 64 * engine.options.max_model_len
+    if not engine.options.metrics:
+        raise Refused(404, NOT_FOUND)
     values = {
         "num_requests_running": ("gauge", len(engine.streams)),
         "num_requests_waiting": ("gauge", engine.waiting),
-        "kv_cache_usage_perc": ("gauge", min(1.0, engine.held_tokens / room)),
+        "kv_cache_usage_perc": ("gauge", engine.kv_usage),
         "prefix_cache_queries_total": ("counter", engine.cache.queries),
         "prefix_cache_hits_total": ("counter", engine.cache.hits),
         "prompt_tokens_total": ("counter", engine.counters["prompt_tokens"]),
@@ -232,6 +246,13 @@ async def metrics(engine: Engine, request: Request, connection: Connection) -> N
     for reason in ("stop", "length"):
         labels = f'{label[:-1]},finished_reason="{reason}"}}'
         text += f"vllm:request_success_total{labels} {float(engine.finish_reasons[reason])}\n"
+    options = engine.options
+    labels = (
+        f'block_size="{options.kv_block}",cache_dtype="auto",'
+        f'enable_prefix_caching="{options.prefix_caching}",engine="0",'
+        f'num_gpu_blocks="{options.kv_tokens // options.kv_block}"'
+    )
+    text += f"# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{{labels}}} 1.0\n"
     connection.reply(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -244,6 +265,9 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/v1/chat/completions"): chat_completions,
     ("POST", "/tokenize"): tokenize,
     ("POST", "/detokenize"): detokenize,
+    ("POST", "/inference/v1/abort_requests"): abort_by_id,
+}
+DEV_ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/abort_requests"): abort_requests,
     ("POST", "/pause"): pause,
     ("POST", "/resume"): resume,
@@ -251,4 +275,12 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/reset_prefix_cache"): reset_prefix_cache,
 }
 NOT_FOUND = {"detail": "Not Found"}
-TEXT_ONLY_LACKS = frozenset({"/tokenize", "/detokenize"})
+_NEED_IDS = frozenset({"/tokenize", "/detokenize"})
+
+
+def routes(options: EngineOptions) -> dict[tuple[str, str], Route]:
+    """Return what a server with these options answers."""
+    answered = {**ROUTES, **(DEV_ROUTES if options.dev_mode else {})}
+    if options.text_only:
+        return {route: answer for route, answer in answered.items() if route[1] not in _NEED_IDS}
+    return answered

@@ -31,6 +31,7 @@ class VllmReply:
 
     headers: Mapping[str, str] = {}
     sends_headers_first = True
+    keep_alive = b": keep-alive\n\n"
 
     def __init__(
         self, facts: ReplyFacts, body: dict[str, Any], reply_id: str, *, is_chat: bool

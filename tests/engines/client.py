@@ -9,6 +9,7 @@ import httpx
 import orjson
 
 from streaming.core.chunks import Sampling, TokenChunk
+from streaming.core.nodes import NodeOptions
 from streaming.engines.base import Dialect, Generation
 from streaming.engines.http import EngineClient
 from streaming.engines.registry import dialect_for
@@ -41,6 +42,7 @@ class Recording:
         piece: int = 0,
         error: Exception | None = None,
         calls: Callable[[str, Any], Any] | None = None,
+        options: NodeOptions | None = None,
     ) -> None:
         """``piece``: bytes a read brings (0: all); ``calls``: the JSON of other paths."""
         self.asked: list[tuple[str, Any]] = []
@@ -55,7 +57,7 @@ class Recording:
             return httpx.Response(status, headers=headers, stream=_Bytes(pieces, error))
 
         client = EngineClient(httpx.MockTransport(answer))
-        self.dialect: Dialect = dialect_for(name, client, "http://engine")
+        self.dialect: Dialect = dialect_for(name, client, "http://engine", options or NodeOptions())
 
     async def chunks(self, generation: Generation) -> list[TokenChunk]:
         return [c async for chunks in self.dialect.generate(generation) for c in chunks]

@@ -12,6 +12,7 @@ import pytest
 
 from gateway_project.embedded.process import free_port
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.core.nodes import NodeOptions
 from streaming.engines.http import EngineClient, engine_client, error_message
 from streaming.engines.registry import dialect_for
 from tests.engines.client import Recording, generation
@@ -122,7 +123,7 @@ async def test_a_connection_that_breaks_says_how(client, data, reset, cause):
     server = await asyncio.start_server(Server(data, reset=reset), "127.0.0.1")
     async with server:
         port = server.sockets[0].getsockname()[1]
-        dialect = dialect_for("vllm", client, f"http://127.0.0.1:{port}")
+        dialect = dialect_for("vllm", client, f"http://127.0.0.1:{port}", NodeOptions())
         with pytest.raises(AttemptFailed) as caught:
             async for _ in dialect.generate(generation()):
                 pass
@@ -130,7 +131,7 @@ async def test_a_connection_that_breaks_says_how(client, data, reset, cause):
 
 
 async def test_nobody_listens(client):
-    dialect = dialect_for("vllm", client, f"http://127.0.0.1:{free_port()}")
+    dialect = dialect_for("vllm", client, f"http://127.0.0.1:{free_port()}", NodeOptions())
     with pytest.raises(AttemptFailed) as caught:
         async for _ in dialect.generate(generation()):
             pass

@@ -157,7 +157,7 @@ def test_lone_surrogate(vllm: SimulatorProcess, llamacpp: SimulatorProcess) -> N
 
 
 def test_abort_ends_only_the_named_request_and_no_name_means_all() -> None:
-    with SimulatorProcess("vllm", pace=50) as node:
+    with SimulatorProcess("vllm", pace=50, dev_mode=True) as node:
         body = completion_body("vllm", prompt_of("[[tokens=900]]"), 1000)
         with posted(node.port, "/v1/completions", body, X_Request_Id="a-1") as sock:
             sock.recv(100)
@@ -181,7 +181,7 @@ def test_abort_ends_only_the_named_request_and_no_name_means_all() -> None:
 
 
 def test_pause_keep_freezes_and_resume_goes_on() -> None:
-    with SimulatorProcess("vllm", pace=200) as node:
+    with SimulatorProcess("vllm", pace=200, dev_mode=True) as node:
         text = "[[tokens=60]]"
         with posted(node.port, "/v1/completions", completion_body("vllm", prompt_of(text))) as sock:
             sock.recv(1 << 16)
@@ -199,7 +199,7 @@ def test_pause_keep_freezes_and_resume_goes_on() -> None:
 
 
 def test_prefix_cache_metrics_and_reset() -> None:
-    with SimulatorProcess("vllm") as node:
+    with SimulatorProcess("vllm", dev_mode=True) as node:
         body = completion_body("vllm", prompt_of("A long question " * 20), stream=False)
         usages = [_post(node, "/v1/completions", body).json()["usage"] for _ in range(2)]
         cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
