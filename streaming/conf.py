@@ -69,6 +69,10 @@ class StreamingConf:
         "Failed attempts in a row without a new durable token before the answer ends in failover_exhausted.",
     )
     max_attempts: int = setting(8, "Attempts per session, whatever their progress.")
+    max_continuations: int = setting(
+        32,
+        "Continuations whose prefix one node computes at once, over all gateway processes; others wait.",
+    )
     node_wait_seconds: float = setting(
         30.0, "How long a session waits for a healthy node before no_healthy_node."
     )

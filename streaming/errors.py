@@ -139,6 +139,14 @@ class FailoverExhausted(GatewayError):
     resumable = True
 
 
+class FailoverOff(GatewayError):
+    """An operator has switched failover off for this model or node."""
+
+    code = "failover_off"
+    http_status = 502
+    resumable = True
+
+
 class SeamRefused(GatewayError):
     """The answer could not be continued without changing what was already delivered."""
 

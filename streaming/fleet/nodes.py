@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from streaming.conf import conf
 from streaming.core.failures import Cause
 from streaming.core.nodes import NodeOptions
+from streaming.core.pace import Pace
 from streaming.engines.base import Capabilities, Dialect, Figures
 from streaming.fleet.breaker import Breaker, Circuit, Readmission
 
@@ -76,8 +77,10 @@ class Node:
     readmission: Readmission = field(default_factory=Readmission)
     rank: int = 0
     """Which of equally loaded nodes is first; in each process another."""
-    last_data: float = 0.0
-    """Time of the last data that any attempt got from here."""
+    continuing: int = 0
+    """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
+    ttft: Pace = field(default_factory=Pace)
+    """Its time to first token."""
     blocked_until: float = 0.0
     """Time before which it wants no requests (its ``Retry-After``)."""
     _kv_is_high: bool = False
@@ -166,6 +169,8 @@ class Fleet:
         """What operators have switched for whole models."""
         self.circuit_moved: Callable[[Node, Circuit, str], None] = lambda *_: None
         """Told of a circuit that has moved in this process: the node, where from, and why."""
+        self.gateways = 1
+        """How many gateway processes share the nodes."""
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:

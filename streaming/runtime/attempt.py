@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from streaming.conf import conf
 from streaming.core.boundary import CleanBoundary
 from streaming.core.chunks import Token, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.core.pace import Pace
 from streaming.core.seams import SeamGrade, Suppressor
+from streaming.core.state import SessionState
 from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation
+from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
 from streaming.runtime.live import LiveSession
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
 from streaming.runtime.stall import StallTimer
+from streaming.runtime.turns import Turn
 
 # How long the usage may take that an engine sends after the answer has finished.
 USAGE_SECONDS = 0.25
@@ -26,11 +31,37 @@ USAGE_SECONDS = 0.25
 UNWRITTEN_ENOUGH = 1000
 
 
+class Overtaken(Exception):
+    """The attempt that was started beside this one has produced the next token."""
+
+
+class Overseer(Protocol):
+    """What an attempt tells its runner."""
+
+    def may_append(self, run: AttemptRun) -> bool:
+        """Before its first token: False if another attempt has been faster."""
+
+    def moved(self, run: AttemptRun) -> None:
+        """Data came while ``run.is_hedged``."""
+
+    def progress(self, run: AttemptRun) -> None:
+        """Its first new token is in the log."""
+
+    async def room(self) -> None:
+        """Return when the journal takes more."""
+
+    def hedge(self, run: AttemptRun) -> None:
+        """It is silent: try it elsewhere as well."""
+
+    def migrate(self, run: AttemptRun) -> None:
+        """Its node is being emptied: go on elsewhere."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class AttemptRun:
-    """``kind``: see ``models.Attempt.Kind``. ``grade`` None: the first attempt, nothing to join on. Times are loop times, in seconds.
+    """``kind``: see ``models.Attempt.Kind``. ``grade`` None: nothing to join on. Times are loop times.
 
-    ``room`` waits until the journal takes more; ``progress`` is called at the first new token.
+    To ``fleet.suspicion`` it is what is watched.
     """
 
     session: LiveSession
@@ -41,11 +72,21 @@ class AttemptRun:
     generation: Generation
     known: str
     failed_at: float | None
-    room: Callable[[], Awaitable[None]]
-    progress: Callable[[], None]
+    overseer: Overseer
+    booking: Booking
+    turn: Turn
     discarded: int = 0
+    last_data: float = 0.0
+    has_begun: bool = False
+    is_paused: bool = False
+    is_hedged: bool = False
+    is_overtaken: bool = False
+    engine_finished: bool = False
+    """Whether the engine itself said that the request is over."""
     _started: float = 0.0
-    _last_data: float = 0.0
+    _pace: Pace = field(default_factory=Pace)
+    _timeout: asyncio.Timeout | None = None
+    _interruption: AttemptFailed | None = None
     _first_token: float | None = None
     _first_token_at: datetime | None = None
     _recovery_ms: float | None = None
@@ -58,7 +99,7 @@ class AttemptRun:
         """Run it; returns the finish reason. Raises ``AttemptFailed`` or ``RejectedByEngine``."""
         session = self.session
         loop = asyncio.get_running_loop()
-        self._started = self._last_data = loop.time()
+        self._started = self.last_data = loop.time()
         self._first_seq = session.log.last_seq + 1
         self._stops = StopMatcher(session.request.stop)
         if self.known:
@@ -67,6 +108,9 @@ class AttemptRun:
         session.tell("attempt", attempt=self.number, node=self.node.name, seq=session.log.last_seq)
         try:
             finish = await self._read()
+        except Overtaken:
+            self._ended("overtaken", "another attempt produced the next token")
+            raise
         except AttemptFailed as exc:
             self._ended(exc.cause.value, exc.detail)
             # All streams of a dead node notice before the first of them asks another.
@@ -76,7 +120,10 @@ class AttemptRun:
             self._ended("rejected", f"HTTP {exc.status}: {exc.message}")
             raise
         except asyncio.CancelledError:
-            self._ended("cancelled", "the session was asked to end")
+            if self.is_overtaken:
+                self._ended("overtaken", "another attempt produced the next token")
+            else:
+                self._ended("cancelled", "the session was asked to end")
             raise
         self._ended("finished", finish)
         return finish
@@ -91,24 +138,75 @@ class AttemptRun:
         async with aclosing(stream):
             try:
                 async with asyncio.timeout(None) as timeout:
+                    self._timeout = timeout
                     stall = StallTimer(timeout, limits.first_token_timeout)
                     with stall:
                         async for chunks in stream:
-                            self._last_data = stall.moved(loop.time(), limits.gateway_silence)
+                            if self.is_overtaken:
+                                raise Overtaken
+                            if self.is_hedged:
+                                self.overseer.moved(self)
+                            self._note_data(stall.moved(loop.time(), limits.gateway_silence))
                             finish = self._take(chunks, rehearse_at)
                             if finish is not None:
                                 break
                             if log.unwritten > UNWRITTEN_ENOUGH:
                                 with stall.paused():
-                                    await self.room()
+                                    self.is_paused = True
+                                    await self.overseer.room()
+                                self.is_paused = False
+                                self.last_data = loop.time()
                     if finish is not None:
                         await self._read_usage(stream)
                         return finish
             except TimeoutError as exc:
-                silence = loop.time() - self._last_data
+                if self.is_overtaken:
+                    raise Overtaken from exc
+                if self._interruption is not None:
+                    raise self._interruption from exc
+                silence = loop.time() - self.last_data
                 cause = Cause.NO_FIRST_TOKEN if self._first_token is None else Cause.STALLED
                 raise AttemptFailed(cause, f"no data for {silence:.1f} s") from exc
         raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish")
+
+    def longest_usual(self, floor: float) -> float:
+        """Silence of this stream that is usual, in seconds."""
+        return self._pace.longest_usual(floor)
+
+    def hedge(self) -> None:
+        """It is silent: have it tried elsewhere as well."""
+        self.overseer.hedge(self)
+
+    def migrate(self) -> None:
+        """Its node is being emptied."""
+        self.overseer.migrate(self)
+
+    def condemn(self, reason: str) -> None:
+        """Its node is down, and it is silent."""
+        cause = Cause.STALLED if self.has_begun else Cause.NO_FIRST_TOKEN
+        self.interrupt(AttemptFailed(cause, reason))
+
+    def interrupt(self, failure: AttemptFailed) -> None:
+        """Have it end with ``failure``, unless it ends by itself before that."""
+        self._interruption = failure
+        self._stop_reading()
+
+    def overtake(self) -> None:
+        """Another attempt goes on: whatever still comes here is not wanted."""
+        self.is_overtaken = True
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._timeout is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    def _note_data(self, now: float) -> None:
+        if self.has_begun:
+            self._pace.note(now - self.last_data)
+        else:
+            self.has_begun = True
+            self.node.ttft.note(now - self.last_data)
+        self.last_data = now
 
     def _take(self, chunks: list[TokenChunk], rehearse_at: int | None) -> str | None:
         """Append what one network read brought; the finish reason if it brought the end."""
@@ -124,6 +222,7 @@ class AttemptRun:
             if tokens and self.session.request.stop:
                 tokens, stopped = self._stops.feed(tokens)
             finish = "stop" if stopped else chunk.finish_reason
+            self.engine_finished = chunk.finish_reason is not None
             if finish is not None and not stopped:
                 if self._suppressor is not None and not self._suppressor.done:
                     raise AttemptFailed(Cause.MISMATCH, "the regenerated answer ended too early")
@@ -153,6 +252,8 @@ class AttemptRun:
 
     def _append(self, tokens: list[Token], chunk: TokenChunk) -> None:
         if self._first_token is None:
+            if not self.overseer.may_append(self):
+                raise Overtaken
             self._note_first_token()
         ends_surely = len(chunk.token_ids) == 1
         self.session.log.append(tokens, self.number, ends_surely=ends_surely)
@@ -164,22 +265,24 @@ class AttemptRun:
         self._note_prompt_tokens()
         if self.failed_at is not None:
             self._recovery_ms = (self._first_token - self.failed_at) * 1000
-            session.tell(
-                "recovered",
-                at_once=False,
-                attempt=self.number,
-                node=self.node.name,
-                grade=self.grade.value if self.grade else "",
-                seq=session.log.last_seq,
-                gap_ms=round(self._recovery_ms, 1),
-            )
+            # Of a move the reader is to notice nothing, and of a hedge only a pause.
+            if session.state is SessionState.RECOVERING:
+                session.tell(
+                    "recovered",
+                    at_once=False,
+                    attempt=self.number,
+                    node=self.node.name,
+                    grade=self.grade.value if self.grade else "",
+                    seq=session.log.last_seq,
+                    gap_ms=round(self._recovery_ms, 1),
+                )
             session.log.note(
                 Record(
                     RecordKind.EVENT,
                     {
                         "session_id": session.id,
                         "at": self._first_token_at,
-                        "kind": "recovered",
+                        "kind": "moved" if self.kind == "migration" else "recovered",
                         "seq": session.log.last_seq,
                         "data": {
                             "node": self.node.name,
@@ -189,7 +292,7 @@ class AttemptRun:
                     },
                 )
             )
-        self.progress()
+        self.overseer.progress(self)
 
     async def _read_usage(self, stream: AsyncGenerator[list[TokenChunk]]) -> None:
         """Read on for what the engine says after the end; it owes us nothing by now."""
@@ -264,14 +367,14 @@ class AttemptRun:
                     if self._first_token
                     else None,
                     "detection_ms": (
-                        (loop.time() - self._last_data) * 1000
-                        if reason not in ("finished", "cancelled")
+                        (loop.time() - self.last_data) * 1000
+                        if reason not in ("finished", "cancelled", "migrated")
                         else None
                     ),
                     "recovery_ms": self._recovery_ms,
                     "cached_prompt_tokens": self.generation.usage.cached_prompt_tokens,
                     "discarded_tokens": self.discarded,
-                    "reclaim": "" if reason == "finished" else "pending",
+                    "reclaim": "" if self.engine_finished else "pending",
                 },
             )
         )

@@ -17,8 +17,10 @@ from streaming.core.nodes import parse_engine_nodes
 from streaming.core.state import SessionState
 from streaming.engines.http import EngineClient, engine_client
 from streaming.errors import Overloaded, ShuttingDown
+from streaming.fleet.continuations import Continuations
 from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
+from streaming.fleet.suspicion import Suspicion
 from streaming.fleet.watch import FleetWatch
 from streaming.runtime import adoption, instance
 from streaming.runtime.bus import Bus
@@ -29,7 +31,7 @@ from streaming.runtime.log_reader import read_logs
 from streaming.runtime.measuring import Measuring
 from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
-from streaming.runtime.runner import Resumption, StreamRunner
+from streaming.runtime.runner import Resumption, Shared, StreamRunner
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
 
@@ -76,7 +78,17 @@ class Gateway:
             pool, lambda: list(self.sessions.values()), self.measuring.count.left
         )
         self.draining = False
-        self._turns = Turns()
+        self.suspicion = Suspicion(self.fleet, self.watch.suspect)
+        self.continuations = Continuations(self.fleet)
+        self._shared = Shared(
+            fleet=self.fleet,
+            watch=self.watch,
+            suspicion=self.suspicion,
+            continuations=self.continuations,
+            turns=Turns(),
+            journal=self.journal,
+            pool=pool,
+        )
         self._adopting: set[UUID] = set()
         self._watchers: dict[UUID, dict[int, float]] = {}
         self._background: set[asyncio.Task[Any]] = set()
@@ -95,9 +107,7 @@ class Gateway:
 
     def run(self, session: LiveSession, resumption: Resumption | None = None) -> None:
         """Start the runner of a session that this process owns."""
-        runner = StreamRunner(
-            session, self.fleet, self.watch, self.journal, self.pool, self._turns, resumption
-        )
+        runner = StreamRunner(session, self._shared, resumption)
         session.task = asyncio.create_task(runner.run(), name=f"runner {session.reference}")
         # A session that somebody else owns now, or that can't be stored, must leave its engine.
         session.log.on_lost = session.task.cancel
@@ -228,6 +238,7 @@ class Gateway:
         specs = parse_engine_nodes(",".join(settings.ENGINE_NODES))
         await sync_environment_nodes(self.pool, specs)
         await self.watch.start()
+        self.suspicion.start()
         self.bus.start()
         self.follower.start()
         self.presence.start()
@@ -264,6 +275,8 @@ class Gateway:
         await self.presence.stop()
         await self.follower.stop()
         await self.bus.stop()
+        self.continuations.stop()
+        await self.suspicion.stop()
         await self.watch.stop()
         for session in self.sessions.values():
             session.log.press()

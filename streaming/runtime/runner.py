@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import partial
-from typing import Any
 
 from psycopg_pool import AsyncConnectionPool
 
@@ -21,21 +19,23 @@ from streaming.errors import (
     ContextLengthExceeded,
     EngineRejected,
     FailoverExhausted,
+    FailoverOff,
     GatewayError,
     JournalUnavailable,
-    NoHealthyNode,
     SeamRefused,
-    UnsupportedParameter,
 )
+from streaming.fleet.continuations import Booking, Continuations
 from streaming.fleet.nodes import Fleet, Health, Node
-from streaming.fleet.routing import Wanted, choose
+from streaming.fleet.suspicion import Suspicion
 from streaming.fleet.watch import FleetWatch
-from streaming.runtime.attempt import AttemptRun
+from streaming.runtime.attempt import AttemptRun, Overtaken
 from streaming.runtime.continuation import Continuation
+from streaming.runtime.ending import Tally, store_end
+from streaming.runtime.hedge import Hedge
 from streaming.runtime.journal import Journal, down_too_long, record_event
 from streaming.runtime.live import LiveSession, SessionEnd
-from streaming.runtime.reader import Evidence
-from streaming.runtime.records import Record, RecordKind, now, session_changed
+from streaming.runtime.placement import Placement
+from streaming.runtime.records import now, session_changed
 from streaming.runtime.turns import Turn, Turns
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,14 @@ logger = logging.getLogger(__name__)
 NODE_IS_SUSPECT = frozenset(
     {Cause.REFUSED, Cause.RESET, Cause.CLOSED, Cause.STALLED, Cause.NO_FIRST_TOKEN}
 )
+CREATION_SECONDS = 10.0
+"""How long a new session may wait for the journal before its client is told."""
+
+MAX_UNWRITTEN = 2000
+"""Tokens of one session that may wait for the journal before its engine is read no further."""
+
+HEDGE_AGAIN_SECONDS = 1.0
+"""After a hedge that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +64,56 @@ class Resumption:
     discarded: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all runners of a process share."""
+
+    fleet: Fleet
+    watch: FleetWatch
+    suspicion: Suspicion
+    continuations: Continuations
+    turns: Turns
+    journal: Journal
+    pool: AsyncConnectionPool
+
+
 class StreamRunner:
-    """Runs attempts until the answer ends, and writes down how it ended."""
+    """Runs attempts until the answer ends, and writes down how it ended.
+
+    It oversees its attempts (``attempt.Overseer``): usually one, for a while two when the first is
+    silent. Only one of them may append to the log, the other is overtaken.
+    """
 
     def __init__(
-        self,
-        session: LiveSession,
-        fleet: Fleet,
-        watch: FleetWatch,
-        journal: Journal,
-        pool: AsyncConnectionPool,
-        turns: Turns,
-        resumption: Resumption | None = None,
+        self, session: LiveSession, shared: Shared, resumption: Resumption | None = None
     ) -> None:
         self._session = session
         self._log = session.log
-        self._fleet = fleet
-        self._watch = watch
-        self._journal = journal
-        self._turns = turns
-        prompt = None if resumption is None else resumption.prompt
-        self._continuation = Continuation(session, pool, prompt)
-        self._attempts = 0
-        self._failovers = 0
-        self._failures_in_row = 0
-        self._failed_nodes: list[Node] = []
-        self._discarded = 0
+        self._shared = shared
+        self._placement = Placement(session, shared.fleet, shared.continuations)
+        self._tally = Tally()
+        prompt = None
         self._failed_at: float | None = None
-        self._last_failure: AttemptFailed | None = None
-        self._attempts_before = 0
         if resumption is not None:
-            self._attempts = self._attempts_before = resumption.attempts
-            self._failovers = resumption.failovers
-            self._discarded = resumption.discarded
+            prompt = resumption.prompt
+            self._tally = Tally(resumption.attempts, resumption.failovers, resumption.discarded)
             self._failed_at = asyncio.get_running_loop().time()
+        self._continuation = Continuation(session, shared.pool, prompt)
+        self._next_kind = "resumption" if self._tally.attempts else "first"
+        self._tried = 0
+        self._failures_in_row = 0
+        self._last_failure: AttemptFailed | None = None
+        self._current: AttemptRun | None = None
+        self._on: Node
+        """The node of the attempt under way, or in preparation."""
+        self._hedge: Hedge | None = None
+        self._lost_hedges: set[asyncio.Task[str]] = set()
+        self._no_hedge_before = 0.0
+        self._moving: asyncio.Task[None] | None = None
+        self._reserved: Booking | None = None
 
     def __repr__(self) -> str:
-        return f"<StreamRunner {self._session!r} attempt {self._attempts}>"
+        return f"<StreamRunner {self._session!r} attempt {self._tally.attempts}>"
 
     async def run(self) -> None:
         """Run to the end. Raises only ``CancelledError``, when the process goes down."""
@@ -114,43 +135,91 @@ class StreamRunner:
         if session.finish_reason and end.state is not SessionState.FAILED:
             # The answer was whole before it was asked to end in another way.
             end = _completed(session.finish_reason)
-        await self._end(end)
+        await store_end(session, end, self._tally)
 
     def _cause(self) -> str:
         return self._last_failure.cause.value if self._last_failure else ""
+
+    # Attempt after attempt
 
     async def _produce(self) -> SessionEnd:
         """Attempt after attempt, until one finishes. Raises ``GatewayError`` when none can."""
         await self._wait_until_created()
         if self._session.finish_reason:
             return _completed(self._session.finish_reason)
-        while True:
-            async with self._turns.next() as turn:
-                node = await self._next_node()
-                try:
-                    run = await self._prepare(node, turn)
-                    if run is None:
-                        continue
-                    if isinstance(run, SessionEnd):
-                        return run
-                    return await self._run(run)
-                except AttemptFailed as failure:
-                    self._note_failure(node, failure)
+        try:
+            while True:
+                async with self._shared.turns.next() as turn:
+                    booking = await self._next_place()
+                    self._on = booking.node
+                    try:
+                        run = await self._prepare(booking, turn, self._next_kind)
+                        if run is None:
+                            continue
+                        if isinstance(run, SessionEnd):
+                            return run
+                        self._tried += 1
+                        return await self._run(run)
+                    except AttemptFailed as failure:
+                        self._note_failure(self._on, failure)
+                    finally:
+                        self._current = None
+                        booking.release()
+        finally:
+            await self._let_go()
 
     async def _run(self, run: AttemptRun) -> SessionEnd:
-        """Run an attempt; returns how the answer ends if it finishes."""
-        begun = self._log.last_seq
-        run.node.in_flight += 1
+        """Run an attempt, and the hedges that overtake it; how the answer ends if one finishes."""
+        work: Awaitable[str] = self._watched(run)
+        self._current = run
+        while True:
+            try:
+                return _completed(await work)
+            except Overtaken:
+                hedge = self._hedge
+                assert hedge is not None
+            except AttemptFailed as failure:
+                hedge = self._hedge
+                if hedge is None:
+                    raise
+                # The one that was started beside it is the next one.
+                self._note_failure(self._on, failure)
+            self._hedge = None
+            self._current, self._on, work = hedge.run, hedge.booking.node, hedge.task
+
+    async def _watched(self, run: AttemptRun) -> str:
+        """Run one attempt; its finish reason. Raises as ``AttemptRun.run``."""
+        begun, node = self._log.last_seq, run.node
+        node.in_flight += 1
+        self._shared.suspicion.began(node, run)
         try:
-            return _completed(await run.run())
+            return await run.run()
         except RejectedByEngine as exc:
             if begun and self._log.last_seq == begun and not exc.in_stream:
                 # Another engine took this request: what is wrong is how it was to be continued.
                 raise AttemptFailed(Cause.BAD_STATUS, f"HTTP {exc.status}: {exc}") from exc
             raise
         finally:
-            run.node.in_flight -= 1
-            self._discarded += run.discarded
+            self._shared.suspicion.ended(node, run)
+            node.in_flight -= 1
+            self._tally.discarded += run.discarded
+            if run is self._current and self._moving is not None:
+                self._moving.cancel()
+                self._moving = None
+
+    async def _let_go(self) -> None:
+        """Nothing may go on when the session does not."""
+        tasks = set(self._lost_hedges)
+        if self._hedge is not None:
+            tasks.add(self._hedge.task)
+        for task in tasks:
+            task.cancel()
+        if self._moving is not None:
+            self._moving.cancel()
+        if self._reserved is not None:
+            self._reserved.release()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _wait_until_created(self) -> None:
         """No engine is asked before the session is durable. Raises ``JournalUnavailable``."""
@@ -160,69 +229,26 @@ class StreamRunner:
         except TimeoutError:
             raise JournalUnavailable from None
 
-    async def _next_node(self) -> Node:
-        """A node for the next attempt, waiting for one if need be, up to a limit."""
-        tried = self._attempts - self._attempts_before
-        if tried >= conf().max_attempts:
-            raise FailoverExhausted(f"{tried} attempts have failed.")
-        wait = conf().node_wait_seconds
-        deadline = asyncio.get_running_loop().time() + wait
-        while True:
-            wanted = Wanted(
-                model=self._session.model,
-                failed=self._failed_nodes,
-                unfit=self._unfit_nodes(),
-                is_continuation=self._log.last_seq > 0,
-            )
-            node = choose(self._fleet.nodes.values(), wanted, asyncio.get_running_loop().time())
-            if node is not None:
-                self._refuse_unsupported(node)
-                return node
-            try:
-                async with asyncio.timeout_at(deadline):
-                    # A node that asked to be left alone announces nothing when the time is over.
-                    async with asyncio.timeout(0.25):
-                        await self._fleet.wait_for_change()
-            except TimeoutError:
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise NoHealthyNode(
-                        f"No node for {self._session.model} became healthy within {wait:g} s."
-                    ) from None
+    async def _next_place(self) -> Booking:
+        """Where the next attempt goes. Raises ``GatewayError`` when it may go nowhere."""
+        if self._reserved is not None:
+            reserved, self._reserved = self._reserved, None
+            return reserved
+        if self._tried >= conf().max_attempts:
+            raise FailoverExhausted(f"{self._tried} attempts have failed.")
+        return await self._placement.next(
+            self._failed_at or asyncio.get_running_loop().time(),
+            is_continuation=self._log.last_seq > 0 or self._failed_at is not None,
+        )
 
-    def _unfit_nodes(self) -> list[Node]:
-        """The nodes that lack a parameter or the room for this answer, while another has it."""
-        model = self._session.model
-        size = (self._session.prompt_tokens or 0) + self._log.last_seq
-        unfit, fit = [], False
-        for node in self._fleet.nodes.values():
-            if model in node.models:
-                context = node.models[model]
-                if self._unsupported(node) or (context is not None and context <= size):
-                    unfit.append(node)
-                else:
-                    fit = True
-        return unfit if fit else []
+    async def _prepare(
+        self, booking: Booking, turn: Turn, kind: str
+    ) -> AttemptRun | SessionEnd | None:
+        """The next attempt; or the end, when the answer turns out to be full.
 
-    def _unsupported(self, node: Node) -> set[str]:
-        """The parameters of this request that the node's engine does not have."""
-        request = self._session.request
-        asked = set(request.sampling.extra)
-        if request.budget.min_tokens:
-            asked.add("min_tokens")
-        return asked & node.dialect.unsupported
-
-    def _refuse_unsupported(self, node: Node) -> None:
-        for name in sorted(self._unsupported(node)):
-            raise UnsupportedParameter(
-                f"The engines that serve {self._session.model} do not support {name}.", param=name
-            )
-
-    async def _prepare(self, node: Node, turn: Turn) -> AttemptRun | SessionEnd | None:
-        """The next attempt on ``node``; or the end, when the answer turns out to be full.
-
-        None: ``node`` turns out to have too little room, and another has more.
+        None: the node turns out to have too little room, and another has more.
         """
-        session, log = self._session, self._log
+        session, log, node = self._session, self._log, booking.node
         produced = log.last_seq
         grade, prompt, known = await self._continuation.plan(node)
         context = node.models.get(session.model)
@@ -231,7 +257,7 @@ class StreamRunner:
             size -= produced
         remaining = session.request.budget.remaining(size, produced, context)
         if remaining == 0:
-            if node in self._unfit_nodes():
+            if self._placement.is_unfit(node):
                 return None
             if produced == 0:
                 raise ContextLengthExceeded(
@@ -240,7 +266,7 @@ class StreamRunner:
             return _completed("length")
         if grade is SeamGrade.REGENERATED and remaining is not None:
             remaining += produced
-        self._attempts += 1
+        self._tally.attempts += 1
         ids = Counter(log.token_ids) if grade is not SeamGrade.REGENERATED else Counter()
         generation = Generation(
             model=session.model,
@@ -250,48 +276,51 @@ class StreamRunner:
                 0 if grade is SeamGrade.REGENERATED else produced
             ),
             sampling=replace(session.request.sampling, seed=session.seed),
-            request_id=f"{session.id}-{self._attempts}",
+            request_id=f"{session.id}-{self._tally.attempts}",
             prompt_cache=node.options.prompt_cache == "on",
             produced=ids,
         )
         return AttemptRun(
             session=session,
             node=node,
-            number=self._attempts,
-            kind=self._kind(),
+            number=self._tally.attempts,
+            kind=kind,
             grade=grade if produced else None,
             generation=generation,
             known=known,
             failed_at=self._failed_at,
-            room=self._wait_for_room,
-            progress=partial(self._note_progress, turn),
+            overseer=self,
+            booking=booking,
+            turn=turn,
         )
-
-    def _kind(self) -> str:
-        """Why there is one more attempt (``models.Attempt.Kind``)."""
-        if self._attempts == self._attempts_before + 1:
-            return "resumption" if self._attempts_before else "first"
-        return "failover"
 
     def _note_failure(self, node: Node, failure: AttemptFailed) -> None:
         """Decide whether to go on after a failed attempt. Raises ``GatewayError`` if not."""
         loop_time = asyncio.get_running_loop().time()
         session = self._session
-        self._last_failure = failure
         if self._failed_at is None:  # the reader has been waiting since the first failure
             self._failed_at = loop_time
-        self._failed_nodes = [*self._failed_nodes, node][-8:]
-        self._failovers += 1
+        if failure.cause is Cause.MIGRATED:
+            self._next_kind = "migration"
+            self._tried -= 1
+            self._log.note(
+                record_event(session.id, "moving", self._log.last_seq, now(), node=node.name)
+            )
+            return
+        self._last_failure = failure
+        self._next_kind = "failover"
+        self._placement.note_failure(node)
+        self._tally.failovers += 1
         self._failures_in_row += 1
         if failure.cause is Cause.BUSY:
             node.blocked_until = loop_time + min(failure.retry_after or 1.0, 60.0)
         if failure.cause in NODE_IS_SUSPECT and node.health is Health.UP:
-            self._watch.suspect(node, str(failure))
+            self._shared.watch.suspect(node, str(failure))
         if session.state is not SessionState.RECOVERING:
             session.move(SessionState.RECOVERING)
         session.tell(
             "recovering",
-            attempt=self._attempts,
+            attempt=self._tally.attempts,
             node=node.name,
             cause=failure.cause.value,
             seq=self._log.last_seq,
@@ -303,6 +332,8 @@ class StreamRunner:
                 node=node.name, cause=failure.cause.value,
             ),
         )  # fmt: skip
+        if not self._shared.fleet.switches(session.model, node).failover:
+            raise FailoverOff(f"Failover is switched off for {session.model} or {node.name}.")
         if self._failures_in_row > conf().max_failovers:
             if failure.cause is Cause.MISMATCH:
                 raise SeamRefused(f"The answer cannot be continued unchanged: {failure.detail}")
@@ -310,30 +341,63 @@ class StreamRunner:
                 f"{self._failures_in_row} attempts in a row failed; the last one: {failure.cause.value}."
             )
 
-    def _note_progress(self, turn: Turn) -> None:
+    # What its attempts tell it (``attempt.Overseer``)
+
+    def may_append(self, run: AttemptRun) -> bool:
+        """Before the first token of an attempt: False if another one has been faster."""
+        hedge = self._hedge
+        if hedge is not None and run is hedge.run:
+            hedge.first.overtake()
+            self._log.note(
+                record_event(
+                    self._session.id, "hedge_won", self._log.last_seq, now(),
+                    node=run.node.name, silent=hedge.first.node.name,
+                )
+            )  # fmt: skip
+        return not run.is_overtaken
+
+    def moved(self, run: AttemptRun) -> None:
+        """Data came on an attempt that is hedged: it was only slow."""
+        run.is_hedged = False
+        hedge, self._hedge = self._hedge, None
+        if hedge is not None:
+            hedge.lose()
+            self._lost_hedges.add(hedge.task)
+            hedge.task.add_done_callback(self._lost_hedges.discard)
+            self._log.note(
+                record_event(
+                    self._session.id, "hedge_lost", self._log.last_seq, now(),
+                    node=hedge.booking.node.name, silent=run.node.name,
+                )
+            )  # fmt: skip
+
+    def progress(self, run: AttemptRun) -> None:
         """An attempt has produced a token that is new."""
-        turn.end()
+        run.turn.end()
+        run.booking.release()
         session = self._session
         first = self._log.last_seq == 0
         self._failures_in_row = 0
         self._failed_at = None
+        if session.state is SessionState.STREAMING:
+            return
         session.move(SessionState.STREAMING)
         self._log.note(
             session_changed(
                 session.id,
                 state=session.state.value,
                 first_token_at=now() if first else None,
-                failovers=self._failovers,
+                failovers=self._tally.failovers,
                 prompt_tokens=session.prompt_tokens,
             )
         )
 
-    async def _wait_for_room(self) -> None:
+    async def room(self) -> None:
         """Wait until the journal has caught up with this session. Raises ``JournalUnavailable``."""
         while self._log.unwritten > MAX_UNWRITTEN:
             if self._log.lost is not None:
                 raise self._log.lost
-            if down_too_long(self._journal):
+            if down_too_long(self._shared.journal):
                 raise JournalUnavailable
             changed = self._log.changed()
             try:
@@ -342,100 +406,70 @@ class StreamRunner:
             except TimeoutError:
                 pass
 
-    async def _end(self, end: SessionEnd) -> None:
-        """Close the log and store how it ended, all in one transaction; return when it is durable."""
-        session, log = self._session, self._log
-        if log.lost is not None:
-            logger.warning("session lost: %s", log.lost, extra={"session": str(session.id)})
+    def hedge(self, run: AttemptRun) -> None:
+        """An attempt is silent: try it elsewhere as well, if there is a place."""
+        loop_time = asyncio.get_running_loop().time()
+        if (
+            run is not self._current
+            or self._hedge is not None
+            or self._session.end_request is not None
+            or loop_time < self._no_hedge_before
+            or not self._shared.fleet.switches(self._session.model, run.node).hedging
+        ):
             return
-        if end.state is SessionState.SUSPENDED:
-            await self._suspend(end)
+        booking = self._placement.elsewhere(run.node)
+        if booking is None:
             return
-        completion_tokens = log.last_seq
-        session.move(end.state)
-        at = now()
-        terminal: dict[str, Any] = {
-            "state": end.state.value,
-            "finish_reason": end.finish_reason,
-            "prompt_tokens": session.prompt_tokens,
-            "cached_prompt_tokens": session.cached_prompt_tokens,
-        }
-        if end.error is not None:
-            terminal["error"] = end.error
-        log.record(
-            session_changed(
-                session.id,
-                state=end.state.value,
-                finish_reason=end.finish_reason,
-                error_code=end.error["code"] if end.error else "",
-                cause=end.cause,
-                evidence=end.evidence,
-                completion_tokens=completion_tokens,
-                prompt_tokens=session.prompt_tokens,
-                discarded_tokens=self._discarded,
-                failovers=self._failovers,
-                evidence_of_delivery=self._evidence(),
-                ended_at=at,
-            ),
-            record_event(session.id, end.state.value, completion_tokens + 1, at, cause=end.cause),
-            Record(
-                RecordKind.OUTBOX,
-                {"session_id": session.id, "kind": "session_ended", "created_at": at, "data": {}},
-            ),
-        )
-        log.close(terminal, max(self._attempts, 1))
-        await self._stored()
-
-    async def _suspend(self, end: SessionEnd) -> None:
-        """Let go of the engine and keep the log: somebody may come back and continue it."""
-        session, log = self._session, self._log
-        session.move(SessionState.SUSPENDED)
-        at = now()
-        log.record(
-            session_changed(
-                session.id,
-                state=session.state.value,
-                cause=end.cause,
-                completion_tokens=log.last_seq,
-                prompt_tokens=session.prompt_tokens,
-                discarded_tokens=self._discarded,
-                failovers=self._failovers,
-                evidence_of_delivery=self._evidence(),
-                suspended_at=at,
-                resume_until=at + timedelta(seconds=conf().resume_window),
-            ),
-            record_event(session.id, "suspended", log.last_seq, at, cause=end.cause),
-            Record(
-                RecordKind.OUTBOX,
-                {
-                    "session_id": session.id,
-                    "kind": "session_suspended",
-                    "created_at": at,
-                    "data": {},
-                },
-            ),
-        )
-        await self._stored()
-
-    async def _stored(self) -> None:
-        try:
-            await self._log.flushed()
-        except GatewayError as exc:
-            logger.warning(
-                "the end was not stored: %s", exc, extra={"session": str(self._session.id)}
+        run.is_hedged = True
+        self._hedge = hedge = Hedge(run, booking)
+        hedge.task = asyncio.create_task(self._run_hedge(hedge), name="hedge")
+        hedge.task.add_done_callback(lambda _: self._hedge_ended(hedge))
+        self._log.note(
+            record_event(
+                self._session.id, "hedged", self._log.last_seq, now(),
+                node=booking.node.name, silent=run.node.name,
+                silent_ms=round((loop_time - run.last_data) * 1000),
             )
+        )  # fmt: skip
 
-    def _evidence(self) -> str | None:
-        """None where nothing is known here: what is stored, from before a takeover, stands."""
-        evidence = self._session.evidence
-        return None if evidence is Evidence.NONE else evidence.name.lower()
+    async def _run_hedge(self, hedge: Hedge) -> str:
+        try:
+            async with self._shared.turns.next() as turn:
+                run = await self._prepare(hedge.booking, turn, "hedge")
+                if not isinstance(run, AttemptRun):
+                    raise AttemptFailed(Cause.MISMATCH, "the node has no room for this answer")
+                run.failed_at = hedge.first.last_data
+                hedge.run = run
+                if hedge is not self._hedge:  # the first has failed meanwhile: it is the only one
+                    self._current = run
+                return await self._watched(run)
+        finally:
+            hedge.booking.release()
 
+    def _hedge_ended(self, hedge: Hedge) -> None:
+        """A hedge that failed by itself has no say; the first attempt goes on."""
+        failure = None if hedge.task.cancelled() else hedge.task.exception()
+        if hedge is self._hedge and not hedge.first.is_overtaken:
+            self._hedge = None
+            hedge.first.is_hedged = False
+            self._no_hedge_before = asyncio.get_running_loop().time() + HEDGE_AGAIN_SECONDS
+            if isinstance(failure, AttemptFailed):
+                self._placement.note_failure(hedge.booking.node)
+            logger.info("a hedge failed: %s", failure, extra={"session": str(self._session.id)})
 
-CREATION_SECONDS = 10.0
-"""How long a new session may wait for the journal before its client is told."""
+    def migrate(self, run: AttemptRun) -> None:
+        """The node of an attempt is being emptied: go on elsewhere as soon as there is a place."""
+        if run is self._current and self._moving is None and self._hedge is None:
+            self._moving = asyncio.create_task(self._move(run), name="move")
 
-MAX_UNWRITTEN = 2000
-"""Tokens of one session that may wait for the journal before its engine is read no further."""
+    async def _move(self, run: AttemptRun) -> None:
+        since = asyncio.get_running_loop().time()  # behind all that wait because of a failure
+        booking = await self._placement.away_from(run.node, since)
+        if run is self._current and self._reserved is None and self._hedge is None:
+            self._reserved = booking
+            run.interrupt(AttemptFailed(Cause.MIGRATED, f"{run.node.name} is being drained"))
+        else:
+            booking.release()
 
 
 def _completed(finish_reason: str) -> SessionEnd:

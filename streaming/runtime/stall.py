@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
+# A timer that is as late as this says more about our own loop than about the engine.
+OWN_PAUSE = 0.5
+
 
 class StallTimer:
     """Lets ``timeout`` expire when nothing has moved for the limit in force.
@@ -54,8 +57,13 @@ class StallTimer:
 
     def _look(self) -> None:
         due = self._last + self._limit
-        if self._loop.time() >= due:
+        now = self._loop.time()
+        if now >= due + OWN_PAUSE:
+            # This process stood still: what has come meanwhile is still to be read.
+            self._last = now - self._limit
+            self._timer = self._loop.call_at(now + OWN_PAUSE / 2, self._look)
+        elif now >= due:
             self._timer = None
-            self._timeout.reschedule(self._loop.time())
+            self._timeout.reschedule(now)
         else:
             self._timer = self._loop.call_at(due, self._look)

@@ -1,0 +1,156 @@
+"""Where attempts go, and when: a node that dies must not drown those that are left.
+
+A continuation has its whole prefix to compute before its first token. Each node takes a bounded
+number of them at once; the others wait, the longest-waiting first, and no tenant before one that
+has fewer under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from streaming.conf import conf
+from streaming.fleet.nodes import Fleet, Node
+from streaming.fleet.routing import Wanted, choose
+
+# A node that asked to be left alone announces nothing when the time is over.
+LOOK_SECONDS = 0.25
+
+
+class Booking:
+    """A place for one attempt. A continuation holds it until its first token, or its end."""
+
+    __slots__ = ("_release", "node")
+
+    def __init__(self, node: Node, release: Callable[[], None] | None = None) -> None:
+        self.node = node
+        self._release = release
+
+    def release(self) -> None:
+        """Let the next one begin. Does nothing the second time."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    wanted: Callable[[], Wanted]
+    tenant: int
+    since: float
+    placed: asyncio.Future[Booking]
+
+
+class Continuations:
+    """One per process: it takes its share of each node's limit."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._waiting: list[_Waiter] = []
+        self._under_way: Counter[int] = Counter()
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Continuations {self._under_way.total()} under way, {len(self._waiting)} waiting>"
+
+    @property
+    def waiting(self) -> int:
+        """How many streams wait for a node."""
+        return len(self._waiting)
+
+    async def place(
+        self, wanted: Callable[[], Wanted], tenant: int, since: float, patience: float
+    ) -> Booking:
+        """A place for one attempt. ``wanted`` is asked again at each look: nodes come and go.
+
+        ``since``: loop time from which it counts as waiting. Raises ``TimeoutError`` when for
+        ``patience`` seconds there was no node that would have taken it, had it had room.
+        """
+        booking = None if self._waiting else self.place_now(wanted(), tenant)
+        if booking is not None:
+            return booking
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(wanted, tenant, since, loop.create_future())
+        self._waiting.append(waiter)
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._look_forever(), name="continuations")
+        self._place_waiting()
+        hopeless_at = loop.time() + patience
+        try:
+            while True:
+                done, _ = await asyncio.wait({waiter.placed}, timeout=LOOK_SECONDS)
+                if done:
+                    return waiter.placed.result()
+                if choose(self._fleet.nodes.values(), wanted(), loop.time()) is not None:
+                    hopeless_at = loop.time() + patience
+                elif loop.time() >= hopeless_at:
+                    raise TimeoutError
+        except BaseException:
+            if waiter.placed.done() and not waiter.placed.cancelled():
+                waiter.placed.result().release()  # placed in the moment of being cancelled
+            raise
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
+    def place_now(self, wanted: Wanted, tenant: int) -> Booking | None:
+        """A place without waiting, before all who wait; None if there is none."""
+        now = asyncio.get_running_loop().time()
+        if not wanted.is_continuation:
+            node = choose(self._fleet.nodes.values(), wanted, now)
+            return Booking(node) if node is not None else None
+        full = [node for node in self._fleet.nodes.values() if not self._has_room(node)]
+        node = choose(
+            self._fleet.nodes.values(), replace(wanted, unfit=[*wanted.unfit, *full]), now
+        )
+        return self._book(node, tenant) if node is not None else None
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _has_room(self, node: Node) -> bool:
+        share = max(1, conf().max_continuations // max(1, self._fleet.gateways))
+        return node.continuing < share
+
+    def _book(self, node: Node, tenant: int) -> Booking:
+        node.continuing += 1
+        self._under_way[tenant] += 1
+
+        def release() -> None:
+            node.continuing -= 1
+            self._under_way[tenant] -= 1
+            self._place_waiting()
+
+        return Booking(node, release)
+
+    async def _look_forever(self) -> None:
+        """Look whenever the fleet has changed, and now and then besides, while anybody waits."""
+        while self._waiting:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._fleet.wait_for_change()
+            except TimeoutError:
+                pass
+            self._place_waiting()
+
+    def _place_waiting(self) -> None:
+        while self._waiting and any(map(self._has_room, self._fleet.nodes.values())):
+            for waiter in self._in_order():
+                booking = self.place_now(waiter.wanted(), waiter.tenant)
+                if booking is not None:
+                    self._waiting.remove(waiter)
+                    waiter.placed.set_result(booking)
+                    break
+            else:
+                return
+
+    def _in_order(self) -> Iterator[_Waiter]:
+        """Who is next: of the tenant with the fewest under way, the one that has waited longest."""
+        yield from sorted(
+            (waiter for waiter in self._waiting if not waiter.placed.done()),
+            key=lambda waiter: (self._under_way[waiter.tenant], waiter.since),
+        )

@@ -1,0 +1,106 @@
+"""How a session's end, or its suspension, is stored: all in one transaction."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from streaming.conf import conf
+from streaming.core.state import SessionState
+from streaming.errors import GatewayError
+from streaming.runtime.journal import record_event
+from streaming.runtime.live import LiveSession, SessionEnd
+from streaming.runtime.reader import Evidence
+from streaming.runtime.records import Record, RecordKind, now, session_changed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a session's attempts have come to, those of earlier owners included."""
+
+    attempts: int = 0
+    failovers: int = 0
+    discarded: int = 0
+
+
+async def store_end(session: LiveSession, end: SessionEnd, tally: Tally) -> None:
+    """Close the log, or suspend it, as ``end`` says; return when that is durable."""
+    log = session.log
+    if log.lost is not None:
+        logger.warning("session lost: %s", log.lost, extra={"session": str(session.id)})
+        return
+    if end.state is SessionState.SUSPENDED:
+        _suspend(session, end, tally)
+    else:
+        _close(session, end, tally)
+    try:
+        await log.flushed()
+    except GatewayError as exc:
+        logger.warning("the end was not stored: %s", exc, extra={"session": str(session.id)})
+
+
+def _close(session: LiveSession, end: SessionEnd, tally: Tally) -> None:
+    completion_tokens = session.log.last_seq
+    session.move(end.state)
+    at = now()
+    terminal: dict[str, Any] = {
+        "state": end.state.value,
+        "finish_reason": end.finish_reason,
+        "prompt_tokens": session.prompt_tokens,
+        "cached_prompt_tokens": session.cached_prompt_tokens,
+    }
+    if end.error is not None:
+        terminal["error"] = end.error
+    session.log.record(
+        session_changed(
+            session.id,
+            **_what_is_common(session, end, tally),
+            finish_reason=end.finish_reason,
+            error_code=end.error["code"] if end.error else "",
+            evidence=end.evidence,
+            ended_at=at,
+        ),
+        record_event(session.id, end.state.value, completion_tokens + 1, at, cause=end.cause),
+        _announced(session, "session_ended", at),
+    )
+    session.log.close(terminal, max(tally.attempts, 1))
+
+
+def _suspend(session: LiveSession, end: SessionEnd, tally: Tally) -> None:
+    """Let go of the engine and keep the log: somebody may come back and continue it."""
+    session.move(SessionState.SUSPENDED)
+    at = now()
+    session.log.record(
+        session_changed(
+            session.id,
+            **_what_is_common(session, end, tally),
+            suspended_at=at,
+            resume_until=at + timedelta(seconds=conf().resume_window),
+        ),
+        record_event(session.id, "suspended", session.log.last_seq, at, cause=end.cause),
+        _announced(session, "session_suspended", at),
+    )
+
+
+def _what_is_common(session: LiveSession, end: SessionEnd, tally: Tally) -> dict[str, Any]:
+    # Where no evidence of delivery is known here, what is stored from before a takeover stands.
+    evidence = session.evidence
+    return {
+        "state": session.state.value,
+        "cause": end.cause,
+        "completion_tokens": session.log.last_seq,
+        "prompt_tokens": session.prompt_tokens,
+        "discarded_tokens": tally.discarded,
+        "failovers": tally.failovers,
+        "evidence_of_delivery": None if evidence is Evidence.NONE else evidence.name.lower(),
+    }
+
+
+def _announced(session: LiveSession, kind: str, at: Any) -> Record:
+    """For billing, in the transaction that ends the session."""
+    values = {"session_id": session.id, "kind": kind, "created_at": at, "data": {}}
+    return Record(RecordKind.OUTBOX, values)

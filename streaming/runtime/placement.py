@@ -1,0 +1,105 @@
+"""Where a session's next attempt may go."""
+
+from __future__ import annotations
+
+from streaming.conf import conf
+from streaming.errors import NoHealthyNode, UnsupportedParameter
+from streaming.fleet.continuations import Booking, Continuations
+from streaming.fleet.nodes import Fleet, Node
+from streaming.fleet.routing import Wanted
+from streaming.runtime.live import LiveSession
+
+# The longest memory of nodes on which an answer has failed.
+REMEMBERED = 8
+
+
+class Placement:
+    """Finds nodes for one session, and remembers where it has failed."""
+
+    def __init__(self, session: LiveSession, fleet: Fleet, continuations: Continuations) -> None:
+        self._session = session
+        self._fleet = fleet
+        self._continuations = continuations
+        self._failed: list[Node] = []
+
+    def note_failure(self, node: Node) -> None:
+        self._failed = [*self._failed, node][-REMEMBERED:]
+
+    async def next(self, waiting_since: float, *, is_continuation: bool) -> Booking:
+        """A place for the next attempt, waiting for it if need be.
+
+        Raises ``NoHealthyNode`` when for ``NODE_WAIT_SECONDS`` there was none, or
+        ``UnsupportedParameter``.
+        """
+        wait = conf().node_wait_seconds
+        try:
+            booking = await self._continuations.place(
+                lambda: self._wanted(is_continuation=is_continuation),
+                self._session.principal.tenant_id,
+                waiting_since,
+                wait,
+            )
+        except TimeoutError:
+            raise NoHealthyNode(
+                f"No node for {self._session.model} became healthy within {wait:g} s."
+            ) from None
+        self._refuse_unsupported(booking)
+        return booking
+
+    def elsewhere(self, node: Node) -> Booking | None:
+        """A place beside ``node`` for a hedge, if there is one now."""
+        wanted = self._wanted(is_continuation=True, besides=node)
+        return self._continuations.place_now(wanted, self._session.principal.tenant_id)
+
+    async def away_from(self, node: Node, since: float) -> Booking:
+        """A place elsewhere, however long that takes: ``node`` is being emptied."""
+        return await self._continuations.place(
+            lambda: self._wanted(is_continuation=True, besides=node),
+            self._session.principal.tenant_id,
+            since,
+            float("inf"),
+        )
+
+    def is_unfit(self, node: Node) -> bool:
+        """Whether ``node`` lacks a parameter or the room for this answer, while another has it."""
+        return node in self._unfit()
+
+    def _wanted(self, *, is_continuation: bool, besides: Node | None = None) -> Wanted:
+        unfit = self._unfit()
+        if besides is not None:
+            unfit.append(besides)
+        return Wanted(
+            model=self._session.model,
+            failed=self._failed,
+            unfit=unfit,
+            is_continuation=is_continuation,
+            prefix=self._session.prefix,
+        )
+
+    def _unfit(self) -> list[Node]:
+        model = self._session.model
+        size = (self._session.prompt_tokens or 0) + self._session.log.last_seq
+        unfit, fit = [], False
+        for node in self._fleet.nodes.values():
+            if model in node.models:
+                context = node.models[model]
+                if self._unsupported(node) or (context is not None and context <= size):
+                    unfit.append(node)
+                else:
+                    fit = True
+        return unfit if fit else []
+
+    def _unsupported(self, node: Node) -> set[str]:
+        """The parameters of this request that the node's engine does not have."""
+        request = self._session.request
+        asked = set(request.sampling.extra)
+        if request.budget.min_tokens:
+            asked.add("min_tokens")
+        return asked & node.dialect.unsupported
+
+    def _refuse_unsupported(self, booking: Booking) -> None:
+        for name in sorted(self._unsupported(booking.node)):
+            booking.release()
+            raise UnsupportedParameter(
+                f"The engines that serve {self._session.model} do not support {name}.", param=name
+            )
