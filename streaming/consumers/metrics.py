@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+from typing import Any
 
 from streaming.conf import conf
 from streaming.consumers.base import StreamConsumer
@@ -13,7 +14,7 @@ from streaming.errors import ShuttingDown
 from streaming.runtime.gateway import current
 from streaming.services.exposition import render, seen_now
 
-PROXY_HEADERS = ("via", "x-real-ip", "forwarded", "x-forwarded-for")
+PROXY_HEADERS = ("via", "forwarded", "x-forwarded-for", "x-real-ip")
 
 
 class MetricsConsumer(StreamConsumer):
@@ -37,7 +38,7 @@ class MetricsConsumer(StreamConsumer):
         """Status and words for who may not read this."""
         token = conf().metrics_token
         if not token:
-            if _asks_from_here(self.scope.get("client"), request):
+            if _asks_from_here(self.scope, request):
                 return None
             return 403, "Without a METRICS_TOKEN only readers on the same machine are answered.\n"
         scheme, _, given = (request.header("authorization") or "").partition(" ")
@@ -60,12 +61,16 @@ class MetricsConsumer(StreamConsumer):
         await self.base_send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _asks_from_here(client: object, request: Request) -> bool:
+def _asks_from_here(scope: dict[str, Any], request: Request) -> bool:
     """Whether the peer is on this machine, and no proxy on it that asks for somebody else.
 
-    A proxy that is not in TRUSTED_PROXIES is told by the host name that it was asked for.
+    Our server tells of headers that it drops because the proxy is not in TRUSTED_PROXIES.
     """
-    if not isinstance(client, list | tuple) or any(request.header(name) for name in PROXY_HEADERS):
+    client = scope.get("client")
+    is_forwarded = "unbroken.forwarded" in scope.get("extensions", {}) or any(
+        request.header(name) for name in PROXY_HEADERS
+    )
+    if client is None or is_forwarded:
         return False
     return _is_loopback(str(client[0])) and _is_loopback(_host_name(request.header("host") or ""))
 

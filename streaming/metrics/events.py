@@ -68,11 +68,6 @@ def hedge(outcome: Literal["won", "lost", "both"]) -> None:
     c.HEDGES.add(1, outcome)
 
 
-def queue_length(waiting: int) -> None:
-    """So many streams of this process wait for their turn to be continued."""
-    c.RECOVERY_QUEUE.value = waiting
-
-
 def wasted(cause: Literal["discarded", "repeated", "hedge"], tokens: int) -> None:
     """Tokens that an engine generated and that are in no log."""
     c.GENERATED.add(tokens)

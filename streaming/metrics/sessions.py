@@ -66,7 +66,7 @@ class SessionCount:
         if record is None:
             c.DELIVERED.add(max(0, seq - former))
         else:
-            record.delivered = max(record.delivered, former)
+            record.delivered = max(record.delivered, former)  # others have counted up to there
             self._delivered(record, seq)
 
     def left(self, session_id: UUID, since: float) -> None:

@@ -70,16 +70,16 @@ class Gateway:
         self.journal = Journal(dsn, instance_id, self._hint_at)
         self.sessions: dict[UUID, LiveSession] = {}
         self.bus = Bus(instance_id, self._receive)
-        self.measuring = Measuring(self.sessions, self.journal, pool)
+        self.continuations = Continuations(self.fleet)
+        self.measuring = Measuring(self.sessions, self.journal, self.continuations, pool)
         self.follower = Follower(
-            pool, instance_id, self.adopt, self._ask_for_hints, self.measuring.count.stored
+            pool, instance_id, self.adopt, self._ask_for_hints, self.measuring.delivery_stored
         )
         self.presence = Presence(
             pool, lambda: list(self.sessions.values()), self.measuring.count.left
         )
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect)
-        self.continuations = Continuations(self.fleet)
         self._shared = Shared(
             fleet=self.fleet,
             watch=self.watch,
@@ -185,7 +185,7 @@ class Gateway:
                     STORE_DELIVERED, (session_id, seq, seq, evidence.name.lower(), weaker)
                 )
                 for former, now_at in await cursor.fetchall():
-                    self.measuring.count.stored(session_id, former, now_at)
+                    self.measuring.delivery_stored(session_id, former, now_at)
         except (psycopg.Error, PoolTimeout) as exc:
             logger.warning("a delivered mark was not stored: %s", exc)
 

@@ -16,6 +16,7 @@ from uuid import UUID
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from streaming.fleet.continuations import Continuations
 from streaming.metrics import catalogue as c
 from streaming.metrics.plain import fold
 from streaming.metrics.sessions import Record, SessionCount
@@ -56,16 +57,18 @@ class StoredFigures:
 
 
 class Measuring:
-    """Of one gateway process. ``sessions`` are those that it owns."""
+    """Of one gateway process. ``sessions`` are those that it owns, ``continuations`` its queue."""
 
     def __init__(
         self,
         sessions: Mapping[UUID, LiveSession],
         journal: Journal,
+        continuations: Continuations,
         pool: AsyncConnectionPool,
     ) -> None:
         self._sessions = sessions
         self._journal = journal
+        self._continuations = continuations
         self._pool = pool
         self.count = SessionCount()
         self.stored: StoredFigures | None = None
@@ -78,6 +81,7 @@ class Measuring:
 
     def start(self) -> None:
         c.PROCESSES.value = 1
+        self.look()
         self._tasks = [
             asyncio.create_task(self._look_forever(), name="measuring"),
             asyncio.create_task(self._read_forever(), name="stored figures"),
@@ -99,6 +103,7 @@ class Measuring:
             self.look_at(session)
         for state in c.LIVE_STATES:
             c.SESSIONS.set(states[state.value], state.value)
+        c.RECOVERY_QUEUE.value = self._continuations.waiting
         c.JOURNAL_LAG.value = self._journal.lag_seconds
         c.JOURNAL_PENDING.value = self._journal.pending_sessions
         fold()
@@ -112,6 +117,13 @@ class Measuring:
         log = session.log
         # The terminal record has a seq, and is no token.
         self.count.looked(session.id, log.last_seq - log.closed, log.delivered_seq)
+
+    def delivery_stored(self, session_id: UUID, former: int, seq: int) -> None:
+        """The stored mark of a session's delivery has moved from ``former`` to ``seq`` tokens."""
+        session = self._sessions.get(session_id)
+        if session is not None:  # what its flushes have stored is ours, not another process's
+            self.look_at(session)
+        self.count.stored(session_id, former, seq)
 
     def closed(self, session: LiveSession) -> None:
         """Its runner has ended."""
