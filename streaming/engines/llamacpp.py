@@ -45,8 +45,11 @@ _METRICS = Reader(
         "requests_deferred",
         "prompt_tokens_total",
         "tokens_predicted_total",
+        "n_decode_total",
     ),
 )
+# The counts of tokens move when a prompt or an answer is done, that of decodes with every token.
+_PROGRESS = ("prompt_tokens_total", "tokens_predicted_total", "n_decode_total")
 
 
 class LlamaCpp:
@@ -162,7 +165,7 @@ class LlamaCpp:
                     asked_at,
                     running=count(samples.total("requests_processing")),
                     waiting=count(samples.total("requests_deferred")),
-                    progress=samples.total("prompt_tokens_total", "tokens_predicted_total"),
+                    progress=samples.total(*_PROGRESS),
                 )
         slots = await self._optional("/slots", timeout)
         if slots is None:

@@ -21,19 +21,29 @@ LOOK_SECONDS = 0.25
 
 
 class Booking:
-    """A place for one attempt. A continuation holds it until its first token, or its end."""
+    """A place for one attempt, from the moment it is chosen: whoever chooses next must see it."""
 
-    __slots__ = ("_release", "node")
+    __slots__ = ("_ended", "_fleet", "_release", "node")
 
-    def __init__(self, node: Node, release: Callable[[], None] | None = None) -> None:
+    def __init__(self, fleet: Fleet, node: Node, release: Callable[[], None] | None = None) -> None:
         self.node = node
+        self._fleet = fleet
         self._release = release
+        self._ended = False
+        fleet.attempt_began(node)
 
     def release(self) -> None:
-        """Let the next one begin. Does nothing the second time."""
+        """It has its first token: let the next continuation begin. Does nothing the second time."""
         release, self._release = self._release, None
         if release is not None:
             release()
+
+    def end(self) -> None:
+        """The attempt is over, or was not made. Does nothing the second time."""
+        if not self._ended:
+            self._ended = True
+            self._fleet.attempt_ended(self.node)
+            self.release()
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +100,7 @@ class Continuations:
                     raise TimeoutError
         except BaseException:
             if waiter.placed.done() and not waiter.placed.cancelled():
-                waiter.placed.result().release()  # placed in the moment of being cancelled
+                waiter.placed.result().end()  # placed in the moment of being cancelled
             raise
         finally:
             if waiter in self._waiting:
@@ -101,7 +111,7 @@ class Continuations:
         now = asyncio.get_running_loop().time()
         if not wanted.is_continuation:
             node = choose(self._fleet.nodes.values(), wanted, now)
-            return Booking(node) if node is not None else None
+            return Booking(self._fleet, node) if node is not None else None
         full = [node for node in self._fleet.nodes.values() if not self._has_room(node)]
         node = choose(
             self._fleet.nodes.values(), replace(wanted, unfit=[*wanted.unfit, *full]), now
@@ -125,7 +135,7 @@ class Continuations:
             self._under_way[tenant] -= 1
             self._place_waiting()
 
-        return Booking(node, release)
+        return Booking(self._fleet, node, release)
 
     async def _look_forever(self) -> None:
         """Look whenever the fleet has changed, and now and then besides, while anybody waits."""

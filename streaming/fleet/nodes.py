@@ -73,14 +73,14 @@ class Node:
     figures: Figures | None = None
     slots: int | None = None
     switches: Switches = Switches()
-    breaker: Breaker = field(default_factory=_breaker)
-    readmission: Readmission = field(default_factory=Readmission)
-    rank: int = 0
-    """Which of equally loaded nodes is first; in each process another."""
     continuing: int = 0
     """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
     ttft: Pace = field(default_factory=Pace)
     """Its time to first token."""
+    breaker: Breaker = field(default_factory=_breaker)
+    readmission: Readmission = field(default_factory=Readmission)
+    rank: int = 0
+    """Which of equally loaded nodes is first; in each process another."""
     blocked_until: float = 0.0
     """Time before which it wants no requests (its ``Retry-After``)."""
     _kv_is_high: bool = False
@@ -155,6 +155,13 @@ class Node:
         queued = (figures.waiting or 0) if figures else 0
         return self.in_flight + self.others_in_flight + self.strangers + queued
 
+    def would_queue(self, now: float) -> bool:
+        """Whether one more request would wait before the engine begins with it."""
+        figures = self.fresh_figures(now)
+        if figures is not None and figures.waiting:
+            return True
+        return self.capacity is not None and self.load(now) >= self.capacity
+
     def pull(self, now: float) -> float:
         """How many streams it is to have against others: its weight, less while it returns."""
         return self.weight * self.readmission.share(now)
@@ -167,10 +174,10 @@ class Fleet:
         self.nodes: dict[int, Node] = {}
         self.policies: dict[str, Switches] = {}
         """What operators have switched for whole models."""
-        self.circuit_moved: Callable[[Node, Circuit, str], None] = lambda *_: None
-        """Told of a circuit that has moved in this process: the node, where from, and why."""
         self.gateways = 1
         """How many gateway processes share the nodes."""
+        self.circuit_moved: Callable[[Node, Circuit, str], None] = lambda *_: None
+        """Told of a circuit that has moved in this process: the node, where from, and why."""
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:

@@ -53,8 +53,6 @@ class LiveSession:
     state: SessionState = SessionState.CREATED
     finish_reason: str = ""
     """Set with the last token: the answer is whole, whatever happens before it is closed."""
-    prefix: int | None = None
-    """Tells conversations that begin alike (see ``fleet.routing``)."""
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
     controls: list[ControlEvent] = field(default_factory=list)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from streaming.conf import conf
+from streaming.core.prefix import prefix_key
 from streaming.errors import NoHealthyNode, UnsupportedParameter
 from streaming.fleet.continuations import Booking, Continuations
 from streaming.fleet.nodes import Fleet, Node
@@ -20,6 +24,7 @@ class Placement:
         self._session = session
         self._fleet = fleet
         self._continuations = continuations
+        self._prefix = prefix_key(session.request.messages)
         self._failed: list[Node] = []
 
     def note_failure(self, node: Node) -> None:
@@ -48,13 +53,15 @@ class Placement:
 
     def elsewhere(self, node: Node) -> Booking | None:
         """A place beside ``node`` for a hedge, if there is one now."""
-        wanted = self._wanted(is_continuation=True, besides=node)
+        now = asyncio.get_running_loop().time()
+        busy = [other for other in self._fleet.nodes.values() if other.would_queue(now)]
+        wanted = self._wanted(is_continuation=True, besides=[node, *busy])
         return self._continuations.place_now(wanted, self._session.principal.tenant_id)
 
     async def away_from(self, node: Node, since: float) -> Booking:
         """A place elsewhere, however long that takes: ``node`` is being emptied."""
         return await self._continuations.place(
-            lambda: self._wanted(is_continuation=True, besides=node),
+            lambda: self._wanted(is_continuation=True, besides=[node]),
             self._session.principal.tenant_id,
             since,
             float("inf"),
@@ -64,16 +71,13 @@ class Placement:
         """Whether ``node`` lacks a parameter or the room for this answer, while another has it."""
         return node in self._unfit()
 
-    def _wanted(self, *, is_continuation: bool, besides: Node | None = None) -> Wanted:
-        unfit = self._unfit()
-        if besides is not None:
-            unfit.append(besides)
+    def _wanted(self, *, is_continuation: bool, besides: Sequence[Node] = ()) -> Wanted:
         return Wanted(
             model=self._session.model,
             failed=self._failed,
-            unfit=unfit,
+            unfit=[*self._unfit(), *besides],
             is_continuation=is_continuation,
-            prefix=self._session.prefix,
+            prefix=self._prefix,
         )
 
     def _unfit(self) -> list[Node]:
@@ -99,7 +103,7 @@ class Placement:
 
     def _refuse_unsupported(self, booking: Booking) -> None:
         for name in sorted(self._unsupported(booking.node)):
-            booking.release()
+            booking.end()
             raise UnsupportedParameter(
                 f"The engines that serve {self._session.model} do not support {name}.", param=name
             )

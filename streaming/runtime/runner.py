@@ -164,7 +164,7 @@ class StreamRunner:
                         self._note_failure(self._on, failure)
                     finally:
                         self._current = None
-                        booking.release()
+                        booking.end()
         finally:
             await self._let_go()
 
@@ -190,7 +190,6 @@ class StreamRunner:
     async def _watched(self, run: AttemptRun) -> str:
         """Run one attempt; its finish reason. Raises as ``AttemptRun.run``."""
         begun, node = self._log.last_seq, run.node
-        node.in_flight += 1
         self._shared.suspicion.began(node, run)
         try:
             return await run.run()
@@ -201,7 +200,6 @@ class StreamRunner:
             raise
         finally:
             self._shared.suspicion.ended(node, run)
-            node.in_flight -= 1
             self._tally.discarded += run.discarded
             if run is self._current and self._moving is not None:
                 self._moving.cancel()
@@ -217,7 +215,7 @@ class StreamRunner:
         if self._moving is not None:
             self._moving.cancel()
         if self._reserved is not None:
-            self._reserved.release()
+            self._reserved.end()
         if tasks:
             await asyncio.wait(tasks)
 
@@ -296,10 +294,10 @@ class StreamRunner:
 
     def _note_failure(self, node: Node, failure: AttemptFailed) -> None:
         """Decide whether to go on after a failed attempt. Raises ``GatewayError`` if not."""
-        loop_time = asyncio.get_running_loop().time()
         session = self._session
+        self._shared.fleet.attempt_failed(node, failure.cause, failure.retry_after)
         if self._failed_at is None:  # the reader has been waiting since the first failure
-            self._failed_at = loop_time
+            self._failed_at = asyncio.get_running_loop().time()
         if failure.cause is Cause.MIGRATED:
             self._next_kind = "migration"
             self._tried -= 1
@@ -312,8 +310,6 @@ class StreamRunner:
         self._placement.note_failure(node)
         self._tally.failovers += 1
         self._failures_in_row += 1
-        if failure.cause is Cause.BUSY:
-            node.blocked_until = loop_time + min(failure.retry_after or 1.0, 60.0)
         if failure.cause in NODE_IS_SUSPECT and node.health is Health.UP:
             self._shared.watch.suspect(node, str(failure))
         if session.state is not SessionState.RECOVERING:
@@ -375,6 +371,7 @@ class StreamRunner:
         """An attempt has produced a token that is new."""
         run.turn.end()
         run.booking.release()
+        self._shared.fleet.attempt_succeeded(run.node)
         session = self._session
         first = self._log.last_seq == 0
         self._failures_in_row = 0
@@ -444,7 +441,7 @@ class StreamRunner:
                     self._current = run
                 return await self._watched(run)
         finally:
-            hedge.booking.release()
+            hedge.booking.end()
 
     def _hedge_ended(self, hedge: Hedge) -> None:
         """A hedge that failed by itself has no say; the first attempt goes on."""
@@ -454,7 +451,9 @@ class StreamRunner:
             hedge.first.is_hedged = False
             self._no_hedge_before = asyncio.get_running_loop().time() + HEDGE_AGAIN_SECONDS
             if isinstance(failure, AttemptFailed):
-                self._placement.note_failure(hedge.booking.node)
+                node = hedge.booking.node
+                self._placement.note_failure(node)
+                self._shared.fleet.attempt_failed(node, failure.cause, failure.retry_after)
             logger.info("a hedge failed: %s", failure, extra={"session": str(self._session.id)})
 
     def migrate(self, run: AttemptRun) -> None:
@@ -469,7 +468,7 @@ class StreamRunner:
             self._reserved = booking
             run.interrupt(AttemptFailed(Cause.MIGRATED, f"{run.node.name} is being drained"))
         else:
-            booking.release()
+            booking.end()
 
 
 def _completed(finish_reason: str) -> SessionEnd:
