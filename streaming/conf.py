@@ -143,6 +143,9 @@ class StreamingConf:
         2.0, "How long an API key is trusted before it is looked up again."
     )
     shutdown_grace: float = setting(120.0, "How long a stopping process lets its streams finish.")
+    metrics_token: str = setting(
+        "", "Bearer token for /metrics; without one only readers on the same machine are answered."
+    )
     allow_rehearsal: bool = setting(
         False, "Whether test keys may rehearse faults with X-Unbroken-Rehearse."
     )
