@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -37,6 +39,12 @@ def blame(seen: Cause, **evidence) -> str:
 
 def test_the_causes_are_those_that_were_agreed():
     assert {cause.value for cause in Blame} == set(ISSUED.split(", "))
+
+
+def test_the_causes_are_those_that_are_documented():
+    table = (Path(__file__).parents[2] / "docs/interruptions.md").read_text().split("##")[0]
+    rows = "\n".join(line.split("|")[1] for line in table.split("\n") if line.startswith("| `"))
+    assert re.findall(r"`(\w+)`", rows) == ISSUED.split(", ")
 
 
 @pytest.mark.parametrize(
