@@ -196,10 +196,9 @@ def _step(node: InferenceNode, lease: Lease) -> None:
         if node.admin_state == InferenceNode.Admin.DRAINED and observation.held == 0:
             _reset(node, observation)
         elif timezone.now() > lease.until:
-            _note(
-                node, "defragment_given_up", held=observation.held,
-                why="it was not drained in time" if observation.held != 0 else "it says nothing",
-            )  # fmt: skip
+            silent = observation.held is None
+            why = "it says nothing" if silent else "it was not drained in time"
+            _note(node, "defragment_given_up", why=why, held=observation.held)
         else:
             is_done = False
     finally:

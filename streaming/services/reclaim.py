@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from streaming.core.reclaim import OVERDUE_SECONDS, SURE_SECONDS, YOUNG_SECONDS, Look, Verdict
-from streaming.models import Attempt, InferenceNode, NodeEvent, TaskRun
+from streaming.models import Attempt, Incident, InferenceNode, NodeEvent, TaskRun
 from streaming.runtime.incidents import CLOSE_RECLAIMED, IncidentKind
 from streaming.services.engines import Observation, observe
 from streaming.services.incidents import open_incident
@@ -117,9 +118,15 @@ def sweep(only: InferenceNode | None = None) -> Sweep:
     nodes = [node for node in _nodes(only) if node.pk in waiting or _is_worth_a_look(node)]
     if not nodes:
         return done
+    open_incidents = Incident.objects.filter(kind=IncidentKind.KV_NOT_RECLAIMED, closed_at=None)
+    open_incidents.filter(node=None).update(closed_at=timezone.now())  # their nodes were removed
     observed = observe(nodes, _aborts(node for node in nodes if node.pk in waiting))
     said = said_streams()
-    if waiting or any((observed[node.pk].held or 0) > said.get(node.pk, 0) for node in nodes):
+    if (
+        waiting
+        or open_incidents.exists()
+        or any((observed[node.pk].held or 0) > said.get(node.pk, 0) for node in nodes)
+    ):
         time.sleep(NOTES_DELAY.total_seconds())
         live = live_attempts(min(observation.at for observation in observed.values()))
         for node in nodes:

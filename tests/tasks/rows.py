@@ -108,7 +108,7 @@ class Requests:
     def __init__(self, engine: SimulatorProcess) -> None:
         self._engine = engine
         self._client = httpx.Client(base_url=engine.url, timeout=10)
-        self._open: dict[str, httpx.Response] = {}
+        self._open: dict[str, tuple[httpx.Response, Iterator[bytes]]] = {}
 
     def begin(self, request_id: str, tokens: int = 5000) -> None:
         """It runs when this returns."""
@@ -119,16 +119,22 @@ class Requests:
             json={"prompt": prompt, "max_tokens": tokens, "stream": True, "temperature": 0},
         )  # fmt: skip
         response = self._client.send(request, stream=True)
-        next(response.iter_raw())
-        self._open[request_id] = response
+        chunks = response.iter_raw()
+        next(chunks)
+        self._open[request_id] = response, chunks  # an iterator that is dropped ends the request
+
+    def read(self, request_id: str) -> None:
+        """Take what comes next of its answer."""
+        next(self._open[request_id][1], b"")
 
     def leave(self, request_id: str) -> None:
         """Close its connection."""
-        self._open.pop(request_id).close()
+        response, _ = self._open.pop(request_id)
+        response.close()
 
     def close(self) -> None:
-        for response in self._open.values():
-            response.close()
+        for request_id in list(self._open):
+            self.leave(request_id)
         self._client.close()
 
 
