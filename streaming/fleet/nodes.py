@@ -155,6 +155,13 @@ class Node:
         queued = (figures.waiting or 0) if figures else 0
         return self.in_flight + self.others_in_flight + self.strangers + queued
 
+    def would_queue(self, now: float) -> bool:
+        """Whether one more request would wait before the engine begins with it."""
+        figures = self.fresh_figures(now)
+        if figures is not None and figures.waiting:
+            return True
+        return self.capacity is not None and self.load(now) >= self.capacity
+
     def pull(self, now: float) -> float:
         """How many streams it is to have against others: its weight, less while it returns."""
         return self.weight * self.readmission.share(now)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from streaming.conf import conf
 from streaming.core.prefix import prefix_key
 from streaming.errors import NoHealthyNode, UnsupportedParameter
@@ -50,13 +53,15 @@ class Placement:
 
     def elsewhere(self, node: Node) -> Booking | None:
         """A place beside ``node`` for a hedge, if there is one now."""
-        wanted = self._wanted(is_continuation=True, besides=node)
+        now = asyncio.get_running_loop().time()
+        busy = [other for other in self._fleet.nodes.values() if other.would_queue(now)]
+        wanted = self._wanted(is_continuation=True, besides=[node, *busy])
         return self._continuations.place_now(wanted, self._session.principal.tenant_id)
 
     async def away_from(self, node: Node, since: float) -> Booking:
         """A place elsewhere, however long that takes: ``node`` is being emptied."""
         return await self._continuations.place(
-            lambda: self._wanted(is_continuation=True, besides=node),
+            lambda: self._wanted(is_continuation=True, besides=[node]),
             self._session.principal.tenant_id,
             since,
             float("inf"),
@@ -66,14 +71,11 @@ class Placement:
         """Whether ``node`` lacks a parameter or the room for this answer, while another has it."""
         return node in self._unfit()
 
-    def _wanted(self, *, is_continuation: bool, besides: Node | None = None) -> Wanted:
-        unfit = self._unfit()
-        if besides is not None:
-            unfit.append(besides)
+    def _wanted(self, *, is_continuation: bool, besides: Sequence[Node] = ()) -> Wanted:
         return Wanted(
             model=self._session.model,
             failed=self._failed,
-            unfit=unfit,
+            unfit=[*self._unfit(), *besides],
             is_continuation=is_continuation,
             prefix=self._prefix,
         )

@@ -45,13 +45,13 @@ class Pace:
 
 
 class JitteryPace(Pace):
-    """Log-normal intervals with a given median and 99.9th percentile."""
+    """Log-normal intervals with a given median and 99.9th percentile; ``number``: of the stream."""
 
-    def __init__(self, start: float, options: Mapping[str, float]) -> None:
+    def __init__(self, start: float, options: Mapping[str, float], number: int) -> None:
         super().__init__(start, options["median"])
         self._mu = math.log(options["median"])
         self._sigma = (math.log(options["p999"]) - self._mu) / _Z_999
-        self._random = random.Random(options.get("seed", 0))
+        self._random = random.Random(f"{options.get('seed', 0)}-{number}")
 
     def _step(self) -> None:
         self.due += self._random.lognormvariate(self._mu, self._sigma)

@@ -245,7 +245,7 @@ class Stream:
         slow = self.engine.faults.take("slow", self.prompt_text)
         jitter = self.engine.faults.take("jitter", self.prompt_text)
         if jitter:
-            self.pace = JitteryPace(start, jitter.arg)
+            self.pace = JitteryPace(start, jitter.arg, self.engine.counters["started"])
         else:
             self.pace = Pace(start, float(slow.arg) if slow else self.engine.interval)
         if seconds > 0:
