@@ -23,6 +23,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.engines.names import HostNames
 from streaming.engines.spares import SpareConnector
 
 # What a client got wrong; every other 4xx is about the node (its key, its load, its routes).
@@ -43,12 +44,13 @@ class EngineClient:
     def __init__(
         self, transport: httpx.AsyncBaseTransport, connector: SpareConnector | None = None
     ) -> None:
-        self._transport = transport
+        self.names = HostNames(transport)
+        self._transport = self.names
         self._connector = connector
         self._connect_timeout = conf().engine_connect_timeout
         self._urls: dict[str, httpx.URL] = {}
         self.short = httpx.AsyncClient(
-            transport=transport,
+            transport=self.names,
             timeout=httpx.Timeout(None, connect=self._connect_timeout),
             headers=_HEADERS,
             follow_redirects=False,

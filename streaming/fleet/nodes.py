@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -83,6 +84,14 @@ class Node:
     """Which of equally loaded nodes is first; in each process another."""
     blocked_until: float = 0.0
     """Time before which it wants no requests (its ``Retry-After``)."""
+    host: str = ""
+    """The URL by whose name its address was found, if it is one of several."""
+    is_mute: bool = False
+    """Whether it was silent so long that a probe must have it generate a token to be good."""
+    known_at: float = -math.inf
+    """Time of what its health is known from: when a probe began, or a stream failed."""
+    found_down_here: bool = False
+    """Whether a probe of this very process got no answer."""
     _kv_is_high: bool = False
 
     def __repr__(self) -> str:
@@ -176,6 +185,8 @@ class Fleet:
         """What operators have switched for whole models."""
         self.gateways = 1
         """How many gateway processes share the nodes."""
+        self.last_data: Callable[[Node], float] = lambda _: -math.inf
+        """Loop time of the last data that any attempt of this process got from a node."""
         self.circuit_moved: Callable[[Node, Circuit, str], None] = lambda *_: None
         """Told of a circuit that has moved in this process: the node, where from, and why."""
         self._changed = asyncio.Event()

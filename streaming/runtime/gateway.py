@@ -21,7 +21,7 @@ from streaming.fleet.continuations import Continuations
 from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
 from streaming.fleet.suspicion import Suspicion
-from streaming.fleet.watch import FleetWatch
+from streaming.fleet.watch import NEWS, FleetWatch
 from streaming.runtime import adoption, instance
 from streaming.runtime.bus import Bus
 from streaming.runtime.follower import Follower
@@ -64,7 +64,7 @@ class Gateway:
         self.pool = pool
         self.client = client
         self.fleet = Fleet()
-        self.watch = FleetWatch(self.fleet, client, pool)
+        self.watch = FleetWatch(self.fleet, client, pool, instance_id, self._tell_all)
         self.reclaimer = Reclaimer(self.fleet, pool)
         self.sweepers = SweeperWatch(pool, settings.CELERY_BROKER_URL)
         dsn = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
@@ -74,7 +74,7 @@ class Gateway:
         self.follower = Follower(pool, instance_id, self.adopt, self._ask_for_hints)
         self.presence = Presence(pool, lambda: list(self.sessions.values()))
         self.draining = False
-        self.suspicion = Suspicion(self.fleet, self.watch.suspect)
+        self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
         self.continuations = Continuations(self.fleet)
         self._shared = Shared(
             fleet=self.fleet,
@@ -201,6 +201,11 @@ class Gateway:
             session = self.sessions.get(UUID(message["session"]))
             if session is not None:
                 session.ask_to_end(SessionEnd(SessionState.STOPPED, cause="client_stop"))
+        elif kind in NEWS:
+            self.watch.receive(message)
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        self.spawn(self.bus.broadcast(message), "news of a node")
 
     async def _ask_for_hints(self, session_id: UUID, owner_id: int) -> None:
         await self.bus.send(
@@ -295,7 +300,8 @@ class Gateway:
         while True:
             await asyncio.sleep(conf().heartbeat_seconds)
             try:
-                await instance.beat(self.pool, self.instance_id)
+                streams, read_at = self.watch.streams(), self.watch.read_at
+                await instance.beat(self.pool, self.instance_id, streams, read_at)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("no heartbeat: %s", exc)
 
