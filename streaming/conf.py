@@ -104,6 +104,14 @@ class StreamingConf:
         0.92,
         "Share of a node's KV-cache in use above which it takes no new sessions, only continuations.",
     )
+    kubernetes_api: str = setting(
+        "https://kubernetes.default.svc",
+        "Where the pods of nodes with the option pod are asked after.",
+    )
+    kubernetes_account: str = setting(
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+        "Directory with the token and ca.crt for it; it must be allowed to get pods.",
+    )
     heartbeat_seconds: float = setting(1.0, "Pace of the gateway process's own heartbeat row.")
     journal_down_seconds: float = setting(
         60.0, "How long the token log may be unwritable before sessions end in journal_unavailable."
@@ -135,6 +143,9 @@ class StreamingConf:
         2.0, "How long an API key is trusted before it is looked up again."
     )
     shutdown_grace: float = setting(120.0, "How long a stopping process lets its streams finish.")
+    metrics_token: str = setting(
+        "", "Bearer token for /metrics; without one only readers on the same machine are answered."
+    )
     allow_rehearsal: bool = setting(
         False, "Whether test keys may rehearse faults with X-Unbroken-Rehearse."
     )

@@ -76,6 +76,8 @@ class Node:
     switches: Switches = Switches()
     continuing: int = 0
     """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
+    last_data: float = -math.inf
+    """When an attempt of this process last got data from here; at most a tick of suspicion late."""
     ttft: Pace = field(default_factory=Pace)
     """Its time to first token."""
     breaker: Breaker = field(default_factory=_breaker)
@@ -185,8 +187,6 @@ class Fleet:
         """What operators have switched for whole models."""
         self.gateways = 1
         """How many gateway processes share the nodes."""
-        self.last_data: Callable[[Node], float] = lambda _: -math.inf
-        """Loop time of the last data that any attempt of this process got from a node."""
         self.circuit_moved: Callable[[Node, Circuit, str], None] = lambda *_: None
         """Told of a circuit that has moved in this process: the node, where from, and why."""
         self._changed = asyncio.Event()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
@@ -15,18 +14,15 @@ PROGRESS_SECONDS = 0.5
 """How long a node that generates nothing has to tell its figures again."""
 
 
-async def probe(node: Node, last_data: Callable[[Node], float]) -> Finding:
-    """What there is to find. A mute node (``Node.is_mute``) must generate a token to be well.
-
-    ``last_data``: when any of our attempts last got data from it, as loop time.
-    """
+async def probe(node: Node) -> Finding:
+    """What there is to find. A mute node (``Node.is_mute``) must generate a token to be well."""
     at = asyncio.get_running_loop().time()
     report, trouble = None, ""
     try:
         async with asyncio.timeout(conf().health_timeout):
             report = await node.dialect.probe(conf().health_timeout)
         if node.is_mute:
-            trouble = await _pulse(node, report, last_data)
+            trouble = await _pulse(node, report)
     except (AttemptFailed, RejectedByEngine, TimeoutError) as exc:
         trouble = str(exc) or "no answer in time"
     except Exception as exc:  # noqa: BLE001  a strange answer or address must not end the probing
@@ -35,7 +31,7 @@ async def probe(node: Node, last_data: Callable[[Node], float]) -> Finding:
     return Finding(at=at, health=health, reason=trouble, report=report)
 
 
-async def _pulse(node: Node, report: NodeReport, last_data: Callable[[Node], float]) -> str:
+async def _pulse(node: Node, report: NodeReport) -> str:
     """Have the node generate a token; what is wrong with it, or nothing.
 
     A busy one may take a minute to come to it, so progress on other requests is as good.
@@ -52,7 +48,7 @@ async def _pulse(node: Node, report: NodeReport, last_data: Callable[[Node], flo
     except (AttemptFailed, TimeoutError) as exc:
         if isinstance(exc, AttemptFailed) and exc.cause is Cause.BUSY:
             return ""
-        if last_data(node) > asked_at or await _has_moved(node, report.figures):
+        if node.last_data > asked_at or await _has_moved(node, report.figures):
             return ""
         return f"it answers, but generates nothing: {exc or 'no token in time'}"
     return ""

@@ -180,7 +180,7 @@ class FleetWatch:
         loop_time = asyncio.get_running_loop().time()
         if finding.at <= node.known_at:
             return
-        flows = loop_time - self._fleet.last_data(node) < FLOWING_SECONDS
+        flows = loop_time - node.last_data < FLOWING_SECONDS
         if (finding.health is Health.UP and node.found_down_here) or (
             finding.health is Health.DOWN and node.health is Health.UP and flows
         ):
@@ -352,7 +352,7 @@ class FleetWatch:
         return node.health is Health.UNKNOWN or now - node.known_at > _patience()
 
     async def _probe(self, node: Node) -> None:
-        finding = await probe(node, self._fleet.last_data)
+        finding = await probe(node)
         if finding.at <= node.known_at:  # a stream has failed meanwhile
             return
         was = node.health

@@ -110,6 +110,15 @@ class InferenceNode(models.Model):
             return self.admin_state
         return "addresses" if self.options.get("dns") == "all" else self.health
 
+    @property
+    def abilities(self) -> str:
+        """What a probe has learnt that it can do, in words."""
+        words = {
+            "token_ids": "ids", "abort": "abort", "figures": "figures",
+            "prefix_caching": "prefix cache", "reset_cache": "reset",
+        }  # fmt: skip
+        return ", ".join(word for name, word in words.items() if self.capabilities.get(name)) or "-"
+
     def clean(self) -> None:
         try:
             NodeOptions.parse(self.options)

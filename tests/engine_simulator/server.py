@@ -79,6 +79,8 @@ class Simulator:
             await route(self.engine, request, connection)
         except Refused as refused:
             connection.reply_json(refused.document, refused.status, refused.headers)
+        if self._listener is None and not connection.is_local:
+            connection.close()  # it was in use when the node began to refuse
 
     def terminate(self) -> bool:
         """Take a SIGTERM; say whether the process is to end."""
