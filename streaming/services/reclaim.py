@@ -20,12 +20,13 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from streaming.core.reclaim import OVERDUE_SECONDS, SURE_SECONDS, YOUNG_SECONDS, Look, Verdict
-from streaming.models import Attempt, Incident, InferenceNode, NodeEvent, TaskRun
+from streaming.models import Attempt, Incident, InferenceNode, TaskRun
 from streaming.runtime.incidents import CLOSE_RECLAIMED, IncidentKind
 from streaming.services.engines import Observation, observe
 from streaming.services.incidents import open_incident
 from streaming.services.leases import release_lease, take_lease
 from streaming.services.live_attempts import NOTES_DELAY, Live, live_attempts, said_streams
+from streaming.services.node_events import note
 from streaming.services.sql import changed, rows
 
 logger = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ def _settle(
         done.unverifiable += _mark(node, "unverifiable", ["pending"], at, age)
     is_clean = look.held is not None and look.healthy and not look.surplus
     if (verdict is Verdict.GONE or is_clean) and rows(CLOSE_RECLAIMED, [node.pk]):
-        NodeEvent.objects.create(node=node, node_name=node.name, kind="kv_reclaimed")
+        note(node, "kv_reclaimed", by=TASK)
 
 
 def _note_surplus(
@@ -190,9 +191,7 @@ def _note_surplus(
         data["attempts"] = overdue
     if open_incident(IncidentKind.KV_NOT_RECLAIMED, node.name, node=node, data=data):
         logger.error("%s runs %s requests that nobody has", node.name, look.surplus)
-        NodeEvent.objects.create(
-            node=node, node_name=node.name, kind=IncidentKind.KV_NOT_RECLAIMED, data=data
-        )
+        note(node, IncidentKind.KV_NOT_RECLAIMED, by=TASK, **data)
 
 
 def _mark(

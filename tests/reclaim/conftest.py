@@ -49,7 +49,12 @@ class World:
     fleet: Fleet
     node: Node
     reclaimer: Reclaimer
-    reclaimed: list[tuple[str, float]] = field(default_factory=list)
+    told: list[tuple[str, float | None, str]] = field(default_factory=list)
+
+    @property
+    def reclaimed(self) -> list[float | None]:
+        """Seconds from the end of an attempt to its being seen gone."""
+        return [seconds for _, seconds, outcome in self.told if outcome == "verified"]
 
     async def begin(self, count: int = 1, tokens: int = 5000) -> list[Running]:
         """``count`` attempts that have their first token."""
@@ -170,7 +175,7 @@ async def make_world(database: Stack) -> AsyncIterator[Callable[..., object]]:
             reclaimer = Reclaimer(fleet, pool)
             exits.push_async_callback(reclaimer.stop)
             world = World(database, engine, fleet, node, reclaimer)
-            reclaimer.on_reclaimed = lambda name, seconds: world.reclaimed.append((name, seconds))
+            reclaimer.on_outcome = lambda *told: world.told.append(told)
             return world
 
         yield make

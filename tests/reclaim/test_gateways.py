@@ -60,9 +60,11 @@ async def test_a_hundred_clients_leave_at_once(start_stack, dialect):
             await until(lambda: engine.stats()["running"] == 0, 5)
             print(f"{dialect}: at baseline after {time.monotonic() - left_at:.2f} s (grace 0.2 s)")
         await until(lambda: sockets_in(CLOSE_WAIT, gateway) == 0, 5)
-        await until(lambda: reclaims(stack).get("", 0) == 0)
-        stack.manage("shell", "-c", SWEEP)
-        await until(lambda: reclaims(stack) == {"verified": 100})
+        await until(lambda: reclaims(stack) == {"verified": 100}, 5)
+        ((seconds,),) = stack.sql(
+            "SELECT max(extract(epoch FROM reclaimed_at - ended_at))::float8 FROM streaming_attempt"
+        )
+        print(f"{dialect}: verified {seconds:.2f} s after the end at the latest")
 
 
 async def test_a_gateway_is_killed_under_a_hundred_streams(start_stack):
@@ -105,3 +107,59 @@ async def test_a_gateway_that_is_stopped_leaves_nothing(start_stack):
         await asyncio.sleep(1.1)
         stack.manage("shell", "-c", SWEEP)
         assert reclaims(stack) == {"verified": 20}
+
+
+DEFRAGMENT = """
+import time
+from streaming.services.defragment import defragment_nodes
+for _ in range(100):
+    result = defragment_nodes()
+    print(result)
+    if not result["under_way"]:
+        break
+    time.sleep(0.2)
+"""
+
+
+async def test_a_fragmented_node_is_cleaned_under_streams(start_stack):
+    """Its streams move to the other node, no reader notices, and it works again afterwards."""
+    with (
+        SimulatorProcess(pace=40, dev_mode=True, kv_blocks=2000) as leaky,
+        SimulatorProcess(pace=40, dev_mode=True, kv_blocks=2000) as other,
+    ):
+        stack = start_stack(
+            engine_nodes=[f"a=vllm+{leaky.url}", f"b=vllm+{other.url}"],
+            env={"HEALTH_INTERVAL": "0.2"},
+        )
+        key = stack.api_key()
+        leaky.set_fault(kind="kv_leak", times=-1, match="leak")
+        await until(lambda: _abilities(stack) == [True, True])
+        async with Readers(stack.gateway().url, key) as readers:
+            # Ended by their clients: 40 prompts of about 300 tokens stay behind on one of the nodes.
+            for number in range(80):
+                await readers.ask(question(f"leak {number} " + "word " * 250, 4), max_tokens=4)
+            occupied = leaky.stats()["kv_usage"]
+            assert occupied > 0.2
+            seen = [Seen(question(f"Long {number}", 400)) for number in range(10)]
+            tasks = [asyncio.create_task(readers.ask(one.messages, seen=one)) for one in seen]
+            await until(lambda: all(one.tokens for one in seen))
+            assert leaky.stats()["running"] > 0
+            said = await asyncio.to_thread(stack.manage, "shell", "-c", DEFRAGMENT)
+            assert leaky.stats()["kv_usage"] < 0.05, said
+            await asyncio.gather(*tasks)
+        for one in seen:
+            assert one.is_whole, one.trouble
+        assert stack.sql("SELECT DISTINCT admin_state FROM streaming_inferencenode") == [
+            ("active",)
+        ]
+        events = stack.sql("SELECT kind FROM streaming_nodeevent WHERE node_name = 'a' ORDER BY id")
+        kinds = [kind for (kind,) in events]
+        assert [k for k in kinds if k.startswith("defragment")] == [
+            "defragment_begun",
+            "defragmented",
+        ]
+
+
+def _abilities(stack: Stack) -> list[bool]:
+    rows = stack.sql("SELECT capabilities -> 'reset_cache' FROM streaming_inferencenode")
+    return [row[0] for row in rows]
