@@ -23,7 +23,7 @@ from streaming.fleet.continuations import Continuations
 from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
 from streaming.fleet.suspicion import Suspicion
-from streaming.fleet.watch import FleetWatch
+from streaming.fleet.watch import NEWS, FleetWatch
 from streaming.runtime import adoption, instance
 from streaming.runtime.bus import Bus
 from streaming.runtime.follower import Follower
@@ -33,7 +33,9 @@ from streaming.runtime.log_reader import read_logs
 from streaming.runtime.measuring import Measuring
 from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
+from streaming.runtime.reclaim import Reclaimer
 from streaming.runtime.runner import Resumption, Shared, StreamRunner
+from streaming.runtime.sweepers import SweeperWatch
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
 
@@ -67,7 +69,9 @@ class Gateway:
         self.pool = pool
         self.client = client
         self.fleet = Fleet()
-        self.watch = FleetWatch(self.fleet, client, pool)
+        self.watch = FleetWatch(self.fleet, client, pool, instance_id, self._tell_all)
+        self.reclaimer = Reclaimer(self.fleet, pool)
+        self.sweepers = SweeperWatch(pool, settings.CELERY_BROKER_URL)
         dsn = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
         self.journal = Journal(dsn, instance_id, self._hint_at)
         self.sessions: dict[UUID, LiveSession] = {}
@@ -81,12 +85,13 @@ class Gateway:
             pool, lambda: list(self.sessions.values()), self.measuring.count.left
         )
         self.draining = False
-        self.suspicion = Suspicion(self.fleet, self.watch.suspect)
+        self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
         self.attributor = Attributor(self.fleet, pool, metrics.failover)
         self._shared = Shared(
             fleet=self.fleet,
             watch=self.watch,
             attributor=self.attributor,
+            reclaimer=self.reclaimer,
             suspicion=self.suspicion,
             continuations=self.continuations,
             turns=Turns(),
@@ -213,6 +218,11 @@ class Gateway:
             session = self.sessions.get(UUID(message["session"]))
             if session is not None:
                 session.ask_to_end(SessionEnd(SessionState.STOPPED, cause="client_stop"))
+        elif kind in NEWS:
+            self.watch.receive(message)
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        self.spawn(self.bus.broadcast(message), "news of a node")
 
     async def _ask_for_hints(self, session_id: UUID, owner_id: int) -> None:
         await self.bus.send(
@@ -287,6 +297,7 @@ class Gateway:
         for session in self.sessions.values():
             session.log.press()
         await self.journal.stop()
+        await self.reclaimer.stop()
         try:
             await instance.retire(self.pool, self.instance_id)
         except (psycopg.Error, PoolTimeout) as exc:
@@ -310,7 +321,8 @@ class Gateway:
         while True:
             await asyncio.sleep(conf().heartbeat_seconds)
             try:
-                await instance.beat(self.pool, self.instance_id)
+                streams, read_at = self.watch.streams(), self.watch.read_at
+                await instance.beat(self.pool, self.instance_id, streams, read_at)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("no heartbeat: %s", exc)
 
@@ -319,6 +331,7 @@ class Gateway:
         while True:
             await asyncio.sleep(ORPHAN_SECONDS)
             try:
+                await self.sweepers.check()
                 unserved = await self._look_for_orphans(unserved)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("orphans cannot be looked for: %s", exc)
