@@ -144,12 +144,6 @@ RECLAIMS = Total(
     "Attempts by what became of the engine's side: verified, unverifiable or overdue.",
     ["node", "outcome"],
 )
-FRAGMENTATION = Level(
-    "unbroken_kv_fragmentation_ratio",
-    "Share of the KV-cache that is occupied and belongs to no live session.",
-    ["node"],
-    mode="livemostrecent",
-)
 
 # The journal and the process
 

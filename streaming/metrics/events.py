@@ -130,8 +130,3 @@ def reclaimed(
     c.RECLAIMS.add(1, node, outcome)
     if seconds is not None and outcome == "verified":
         c.RECLAIM.note(seconds, node)
-
-
-def fragmentation(node: str, ratio: float) -> None:
-    """The fragmentation index of a node as last computed, 0 to 1."""
-    c.FRAGMENTATION.set(ratio, node)
