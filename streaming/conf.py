@@ -78,14 +78,6 @@ class StreamingConf:
     )
     health_interval: float = setting(1.0, "Pace of the node health probes.")
     health_timeout: float = setting(3.0, "Time a node has to answer a health probe.")
-    kubernetes_api: str = setting(
-        "https://kubernetes.default.svc",
-        "Where the pods of nodes with the option pod are asked after.",
-    )
-    kubernetes_account: str = setting(
-        "/var/run/secrets/kubernetes.io/serviceaccount",
-        "Directory with the token and ca.crt for it; it must be allowed to get pods.",
-    )
     dns_interval: float = setting(
         10.0, "Pace at which the addresses of nodes with dns=all are looked up."
     )
@@ -100,6 +92,14 @@ class StreamingConf:
     kv_high_water: float = setting(
         0.92,
         "Share of a node's KV-cache in use above which it takes no new sessions, only continuations.",
+    )
+    kubernetes_api: str = setting(
+        "https://kubernetes.default.svc",
+        "Where the pods of nodes with the option pod are asked after.",
+    )
+    kubernetes_account: str = setting(
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+        "Directory with the token and ca.crt for it; it must be allowed to get pods.",
     )
     heartbeat_seconds: float = setting(1.0, "Pace of the gateway process's own heartbeat row.")
     journal_down_seconds: float = setting(

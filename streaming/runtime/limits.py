@@ -16,6 +16,9 @@ from streaming.runtime.journal import record_event
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.records import now
 
+OWN_PAUSE = 0.5
+"""A timer that is as late as this says more about our own loop than about what it watches."""
+
 
 class LimitTimer:
     """Calls ``soft`` when nothing has moved for ``share`` of the limit, and ``hard`` at the limit.
@@ -89,7 +92,11 @@ class LimitTimer:
         self._timer = None
         at = self._loop.time()
         soft, hard = self._last + self._share * self._limit, self._last + self._limit
-        if at >= hard:
+        if at >= hard + OWN_PAUSE:
+            # This process stood still: what has come meanwhile is still to be read.
+            self._last = at - self._limit
+            self._look_at(at + OWN_PAUSE / 2)
+        elif at >= hard:
             self._hard(at - self._last)
         elif at < soft:
             self._look_at(soft)
