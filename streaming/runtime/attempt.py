@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from streaming import metrics
 from streaming.conf import conf
 from streaming.core.boundary import CleanBoundary
 from streaming.core.chunks import Token, TokenChunk
@@ -20,6 +21,7 @@ from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
+from streaming.metrics.plain import Samples
 from streaming.runtime.limits import silence_limit
 from streaming.runtime.live import LiveSession
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
@@ -85,6 +87,7 @@ class AttemptRun:
     """Whether the engine itself said that the request is over."""
     _started: float = 0.0
     _pace: Pace = field(default_factory=Pace)
+    _gaps: Samples = field(init=False)
     _timeout: asyncio.Timeout | None = None
     _interruption: AttemptFailed | None = None
     _first_token: float | None = None
@@ -100,6 +103,7 @@ class AttemptRun:
         session = self.session
         loop = asyncio.get_running_loop()
         self._started = self.last_data = loop.time()
+        self._gaps = metrics.pace(self.node.name, session.model)
         self._first_seq = session.log.last_seq + 1
         self._stops = StopMatcher(session.request.stop)
         if self.known:
@@ -204,7 +208,8 @@ class AttemptRun:
 
     def _note_data(self, now: float) -> None:
         if self.has_begun:
-            self._pace.note(now - self.last_data)
+            self._pace.note(gap := now - self.last_data)
+            self._gaps.note(gap)
         else:
             self.has_begun = True
             self.node.ttft.note(now - self.last_data)
@@ -349,8 +354,16 @@ class AttemptRun:
         log, loop = self.session.log, asyncio.get_running_loop()
         if reason != "finished":
             self.discarded = self._boundary.waiting + self._stops.held_tokens
-        if self._suppressor is not None:
-            self.discarded += self._suppressor.repeated_tokens
+        repeated = self._suppressor.repeated_tokens if self._suppressor is not None else 0
+        failed = reason not in ("finished", "cancelled", "overtaken", "rejected", "migrated")
+        metrics.attempt_ended(
+            self.node.name,
+            reason,
+            discarded=self.discarded,
+            repeated=repeated,
+            detection_seconds=loop.time() - self.last_data if failed else None,
+        )
+        self.discarded += repeated
         produced = log.last_seq >= self._first_seq
         log.note(
             Record(

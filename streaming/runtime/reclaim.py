@@ -22,6 +22,7 @@ import orjson
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from streaming import metrics
 from streaming.core.failures import AttemptFailed, RejectedByEngine
 from streaming.core.reclaim import (
     OVERDUE_SECONDS,
@@ -344,6 +345,7 @@ class Reclaimer:
     def _verified(self, watch: NodeWatch, remnant: Remnant, seconds: float) -> None:
         self._say(watch, remnant, "verified")
         self.recent_latencies_ms.append(seconds * 1000)
+        metrics.reclaimed(watch.node.name, seconds, "verified")
         self.on_reclaimed(watch.node.name, seconds)
 
     def _give_up(self, watch: NodeWatch, remnants: list[Remnant]) -> None:
@@ -359,6 +361,8 @@ class Reclaimer:
         if remnant.said == outcome:
             return
         remnant.said = outcome
+        if outcome in ("unverifiable", "overdue"):
+            metrics.reclaimed(watch.node.name, None, outcome)
         key = (remnant.session_id, remnant.number)
         self._outcomes[key] = _Outcome(outcome, now(), watch.node)
         if self._writer is None or self._writer.done():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from psycopg_pool import AsyncConnectionPool
 
+from streaming import metrics
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.seams import SeamGrade
@@ -108,6 +109,9 @@ class StreamRunner:
         self._tried = 0
         self._failures_in_row = 0
         self._last_failure: AttemptFailed | None = None
+        self._begun = asyncio.get_running_loop().time()
+        self._last_data: float | None = None
+        """Of the attempts so far, when the last one that spoke did so last."""
         self._last_number = 0
         """The attempt that failed with it."""
         self._current: AttemptRun | None = None
@@ -198,6 +202,7 @@ class StreamRunner:
                 if hedge is None:
                     raise
                 # The one that was started beside it is the next one.
+                metrics.hedge("won")
                 self._note_failure(self._on, failure)
             self._hedge = None
             self._current, self._on, work = hedge.run, hedge.booking.node, hedge.task
@@ -218,6 +223,8 @@ class StreamRunner:
             silence = asyncio.get_running_loop().time() - run.last_data
             self._shared.attributor.failed(node, self._session.id, run.number, failure, silence)
             self._last_number = run.number
+            if run.has_begun:
+                self._last_data = run.last_data
             raise
         finally:
             run.booking.end()
@@ -369,6 +376,8 @@ class StreamRunner:
         hedge = self._hedge
         if hedge is not None and run is hedge.run:
             hedge.first.overtake()
+            self._last_data = hedge.first.last_data
+            metrics.hedge("won")
             self._log.note(
                 record_event(
                     self._session.id, "hedge_won", self._log.last_seq, now(),
@@ -383,6 +392,7 @@ class StreamRunner:
         hedge, self._hedge = self._hedge, None
         if hedge is not None:
             hedge.lose()
+            metrics.hedge("lost")
             self._lost_hedges.add(hedge.task)
             hedge.task.add_done_callback(self._lost_hedges.discard)
             self._log.note(
@@ -399,6 +409,7 @@ class StreamRunner:
         self._shared.fleet.attempt_succeeded(run.node)
         session = self._session
         first = self._log.last_seq == 0
+        self._measure_first_token(run)
         self._failures_in_row = 0
         self._failed_at = None
         if session.state is SessionState.STREAMING:
@@ -413,6 +424,19 @@ class StreamRunner:
                 prompt_tokens=session.prompt_tokens,
             )
         )
+
+    def _measure_first_token(self, run: AttemptRun) -> None:
+        """Of the answer, or of what goes on with it after a seam."""
+        now = asyncio.get_running_loop().time()
+        if self._log.last_seq == 0:
+            metrics.first_token(self._session.model, now - self._begun)
+        elif run.kind != "first":
+            metrics.seam(
+                run.kind,
+                run.grade.value if run.grade else "",
+                gap_seconds=now - self._last_data if self._last_data is not None else None,
+                recovery_seconds=now - run.failed_at if run.failed_at is not None else None,
+            )
 
     async def room(self) -> None:
         """Wait until the journal has caught up with this session. Raises ``JournalUnavailable``."""
@@ -479,6 +503,7 @@ class StreamRunner:
                 node = hedge.booking.node
                 self._placement.note_failure(node)
                 self._shared.fleet.attempt_failed(node, failure.cause, failure.retry_after)
+            metrics.hedge("failed")
             logger.info("a hedge failed: %s", failure, extra={"session": str(self._session.id)})
 
     def migrate(self, run: AttemptRun) -> None:
