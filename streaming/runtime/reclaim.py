@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import orjson
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from streaming import metrics
 from streaming.core.failures import AttemptFailed, RejectedByEngine
 from streaming.core.reclaim import (
     OVERDUE_SECONDS,
@@ -60,6 +60,7 @@ WRITE_SECONDS = 0.3
 WRITES_AT_ONCE = 1000
 MOST_WRITES = 60
 
+Outcome = Literal["verified", "unverifiable", "overdue"]
 ENGINE_ERRORS = (AttemptFailed, RejectedByEngine, TimeoutError)
 
 # Attempts whose end has not been written yet are not among what is returned.
@@ -119,7 +120,7 @@ class NodeWatch:
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _Told:
     outcome: str
     at: datetime
     node: Node
@@ -129,22 +130,21 @@ class _Outcome:
 class Reclaimer:
     """Aborts and verifies, one task for each node that has something left; none when there is none.
 
-    ``on_reclaimed(node name, seconds)`` is called for every attempt that was seen to be gone, with
-    the time since its end.
+    ``on_outcome(node name, seconds, outcome)`` is called whenever something is known of an attempt;
+    once it is verified, with the seconds since its end.
     """
 
     def __init__(
         self,
         fleet: Fleet,
         pool: AsyncConnectionPool,
-        on_reclaimed: Callable[[str, float], None] = lambda node, seconds: None,
+        on_outcome: Callable[[str, float | None, Outcome], None] = metrics.reclaimed,
     ) -> None:
         self._fleet = fleet
         self._pool = pool
-        self.on_reclaimed = on_reclaimed
-        self.recent_latencies_ms: deque[float] = deque(maxlen=1000)
+        self.on_outcome = on_outcome
         self._watches: dict[Node, NodeWatch] = {}
-        self._outcomes: dict[tuple[UUID, int], _Outcome] = {}
+        self._outcomes: dict[tuple[UUID, int], _Told] = {}
         self._overdue: dict[Node, dict[str, Any]] = {}
         self._writer: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -342,9 +342,7 @@ class Reclaimer:
     # What is known
 
     def _verified(self, watch: NodeWatch, remnant: Remnant, seconds: float) -> None:
-        self._say(watch, remnant, "verified")
-        self.recent_latencies_ms.append(seconds * 1000)
-        self.on_reclaimed(watch.node.name, seconds)
+        self._say(watch, remnant, "verified", seconds)
 
     def _give_up(self, watch: NodeWatch, remnants: list[Remnant]) -> None:
         """Nothing more can be learnt of these here."""
@@ -355,12 +353,15 @@ class Reclaimer:
             given_up = set(remnants)
             watch.left = [remnant for remnant in watch.left if remnant not in given_up]
 
-    def _say(self, watch: NodeWatch, remnant: Remnant, outcome: str) -> None:
+    def _say(
+        self, watch: NodeWatch, remnant: Remnant, outcome: Outcome, seconds: float | None = None
+    ) -> None:
         if remnant.said == outcome:
             return
         remnant.said = outcome
+        self.on_outcome(watch.node.name, seconds, outcome)
         key = (remnant.session_id, remnant.number)
-        self._outcomes[key] = _Outcome(outcome, now(), watch.node)
+        self._outcomes[key] = _Told(outcome, now(), watch.node)
         if self._writer is None or self._writer.done():
             self._writer = self._spawn(self._write_until_done(), "reclaim outcomes")
 
@@ -413,4 +414,6 @@ async def _report(
     kind = IncidentKind.KV_NOT_RECLAIMED
     if await open_incident(connection, kind, node.name, node_id=node.id, data=data):
         logger.error("%s still runs %s requests that nobody has", node.name, data["surplus"])
-        await connection.execute(_EVENT, (node.id, node.name, kind, orjson.dumps(data).decode()))
+        await connection.execute(
+            _EVENT, (node.id, node.name, kind, orjson.dumps({"by": "gateway", **data}).decode())
+        )

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
+import psycopg
 import redis.asyncio as redis
 from django.conf import settings
 from psycopg_pool import AsyncConnectionPool
 from redis.exceptions import RedisError
 
+from streaming import metrics
 from streaming.runtime.incidents import IncidentKind, close_incident, open_incident
 
 logger = logging.getLogger(__name__)
 
-TASK = "reclaim_kv_cache"
+SWEEP = "reclaim_kv_cache"
+DEFRAGMENT = "defragment_nodes"
 SILENT_SECONDS = 60.0
 CHECK_SECONDS = 10.0
 REDIS_SECONDS = 2.0
 SUBJECT = "celery"
 
-_SECONDS_SINCE = """
-SELECT extract(epoch FROM now() - started_at)::float8 FROM streaming_taskrun WHERE name = %s
+_RUNS = """
+SELECT name, extract(epoch FROM now() - started_at)::float8, result
+FROM streaming_taskrun WHERE name = ANY(%s)
 """
 
 WORDS = {
@@ -57,25 +62,31 @@ class SweeperWatch:
             return
         self._next = loop_time + CHECK_SECONDS
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(_SECONDS_SINCE, (TASK,))
-            row = await cursor.fetchone()
+            cursor = await connection.execute(_RUNS, ([SWEEP, DEFRAGMENT],))
+            runs = {name: (seconds, result) for name, seconds, result in await cursor.fetchall()}
+            _tell_fragmentation(runs.get(DEFRAGMENT))
+            since_run = runs[SWEEP][0] if SWEEP in runs else float("inf")
             # A gateway that has just started knows of no silence before it.
-            seconds = min(row[0] if row else float("inf"), loop_time - self._since)
-            if seconds < SILENT_SECONDS:
-                self._queue = None
-                if await close_incident(connection, IncidentKind.SWEEPER_SILENT, SUBJECT):
-                    logger.warning("Celery's beat and worker speak again")
-                self._silent = ""
+            seconds = min(since_run, loop_time - self._since)
+            if seconds >= SILENT_SECONDS:
+                await self._note_silence(connection, seconds)
                 return
-            former, self._queue = self._queue, await self._queue_length()
-            silent = _who(former, self._queue)
-            if not silent:  # the next look tells whether the queue grows
-                return
-            data = {"silent": silent, "seconds": round(seconds), "queue": self._queue}
-            await open_incident(connection, IncidentKind.SWEEPER_SILENT, SUBJECT, data=data)
-            if silent != self._silent:
-                self._silent = silent
-                logger.error("%s, for %.0f s", WORDS[silent], seconds)
+            self._silent, self._queue = "", None
+            if await close_incident(connection, IncidentKind.SWEEPER_SILENT, SUBJECT):
+                logger.warning("Celery's beat and worker speak again")
+
+    async def _note_silence(
+        self, connection: psycopg.AsyncConnection[tuple[Any, ...]], seconds: float
+    ) -> None:
+        former, self._queue = self._queue, await self._queue_length()
+        silent = _who(former, self._queue)
+        if not silent:  # the next look tells whether the queue grows
+            return
+        data = {"silent": silent, "seconds": round(seconds), "queue": self._queue}
+        await open_incident(connection, IncidentKind.SWEEPER_SILENT, SUBJECT, data=data)
+        if silent != self._silent:
+            self._silent = silent
+            logger.error("%s, for %.0f s", WORDS[silent], seconds)
 
     async def _queue_length(self) -> int | None:
         """The tasks that wait for a worker; None where they can't be counted."""
@@ -90,6 +101,13 @@ class SweeperWatch:
             return None
         finally:
             await client.aclose()
+
+
+def _tell_fragmentation(run: tuple[float, dict[str, Any]] | None) -> None:
+    """The worker is in no process that is scraped: what it last found is told here."""
+    nodes = run[1].get("nodes", {}) if run is not None else {}
+    for name, found in nodes.items():
+        metrics.fragmentation(name, found["index"])
 
 
 def _who(former: int | None, queue: int | None) -> str:

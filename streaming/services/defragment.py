@@ -24,7 +24,9 @@ from django.utils import timezone
 
 from streaming.conf import conf
 from streaming.core.fragmentation import fragmentation_index
-from streaming.models import InferenceNode, Lease, ModelPolicy, NodeEvent
+from streaming.core.nodes import NodeOptions
+from streaming.fleet.exporters import ExporterError, read_gpus_now
+from streaming.models import InferenceNode, Lease, ModelPolicy
 from streaming.models.node import Switch
 from streaming.runtime.incidents import IncidentKind
 from streaming.services import node_admin, reclaim
@@ -32,6 +34,7 @@ from streaming.services.engines import ERRORS, Observation, observe, reset_cache
 from streaming.services.incidents import close_incident, open_incident
 from streaming.services.leases import release_lease, take_lease
 from streaming.services.live_attempts import live_tokens
+from streaming.services.node_events import note
 from streaming.services.refused import Refused
 
 logger = logging.getLogger(__name__)
@@ -75,16 +78,13 @@ def _begin(under_way: set[int]) -> dict[str, Any]:
     nodes = [
         node
         for node in InferenceNode.objects.order_by("pk")
-        if node.pk not in under_way
-        and node.health == "up"
-        and node.admin_state == InferenceNode.Admin.ACTIVE
-        and node.capabilities.get("figures")
+        if node.pk not in under_way and node.state == "up" and node.capabilities.get("figures")
     ]
     found: dict[str, Any] = {}
     for node, index in _indices(nodes):
         if index is None:
             continue
-        found[node.name] = {"index": index, "did": "nothing"}
+        found[node.name] = {"index": index, "did": "nothing", **_gpu_memory(node)}
         if index <= conf().defragment_threshold:
             close_incident(IncidentKind.KV_FRAGMENTED, node.name)
         else:
@@ -98,6 +98,16 @@ def _indices(nodes: list[InferenceNode]) -> list[tuple[InferenceNode, float | No
     observed = observe(nodes)
     live = live_tokens(node.pk for node in nodes)
     return [(node, index_of(node, observed[node.pk], live[node.pk])) for node in nodes]
+
+
+def _gpu_memory(node: InferenceNode) -> dict[str, float | None]:
+    """What its GPU exporter says, to be seen beside the index; empty where there is none."""
+    try:
+        gpus = read_gpus_now(NodeOptions.parse(node.options))
+    except ExporterError as exc:
+        logger.info("the GPU exporter of %s: %s", node.name, exc)
+        return {"gpu_memory": None}
+    return {} if gpus is None else {"gpu_memory": gpus.memory_share}
 
 
 def _treat(node: InferenceNode, index: float) -> str:
@@ -135,9 +145,7 @@ def _why_not_now(node: InferenceNode) -> str:
     others = [
         other
         for other in InferenceNode.objects.exclude(pk=node.pk)
-        if other.health == "up"
-        and other.admin_state == InferenceNode.Admin.ACTIVE
-        and not any(holder == _holder(other) for _, holder in busy)
+        if other.state == "up" and not any(holder == _holder(other) for _, holder in busy)
     ]
     for model in node.models_served:
         if any(name == _lease(model) for name, _ in busy):
@@ -158,7 +166,7 @@ def _drain(node: InferenceNode, index: float) -> str:
             return _note(node, "defragment_skipped", index=index, why=f"{model} is being cleaned")
         taken.append(model)
     try:
-        node_admin.drain_node(node.name)
+        node_admin.drain_node(node.name, by=TASK)
     except Refused as exc:  # an operator was faster
         _release(node)
         return _note(node, "defragment_skipped", index=index, why=str(exc))
@@ -196,10 +204,9 @@ def _step(node: InferenceNode, lease: Lease) -> None:
         if node.admin_state == InferenceNode.Admin.DRAINED and observation.held == 0:
             _reset(node, observation)
         elif timezone.now() > lease.until:
-            _note(
-                node, "defragment_given_up", held=observation.held,
-                why="it was not drained in time" if observation.held != 0 else "it says nothing",
-            )  # fmt: skip
+            silent = observation.held is None
+            why = "it says nothing" if silent else "it was not drained in time"
+            _note(node, "defragment_given_up", why=why, held=observation.held)
         else:
             is_done = False
     finally:
@@ -228,7 +235,7 @@ def _reset(node: InferenceNode, before: Observation) -> None:
 
 def _resume(node: InferenceNode) -> None:
     try:
-        node_admin.resume_node(node.name)
+        node_admin.resume_node(node.name, by=TASK)
     except Refused as exc:  # an operator was faster
         logger.info("%s: %s", node.name, exc)
     _release(node)
@@ -251,6 +258,6 @@ def _holder(node: InferenceNode) -> str:
 
 def _note(node: InferenceNode, kind: str, **data: Any) -> str:
     """Write it into the node's time line; ``kind`` as words."""
-    NodeEvent.objects.create(node=node, node_name=node.name, kind=kind, data={**data, "by": TASK})
+    note(node, kind, by=TASK, **data)
     logger.info("%s: %s %s", node.name, kind, data)
     return kind.replace("_", " ")

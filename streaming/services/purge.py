@@ -13,8 +13,10 @@ import time
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Min
 
 from streaming.conf import conf
+from streaming.models import Tenant
 from streaming.services.sql import changed, rows
 
 logger = logging.getLogger(__name__)
@@ -27,9 +29,10 @@ RUN_SECONDS = 1.0
 _EXPIRED = """
 SELECT s.id FROM streaming_streamsession s JOIN streaming_tenant t ON t.id = s.tenant_id
 WHERE s.purged_at IS NULL AND s.ended_at IS NOT NULL
-AND CASE coalesce(t.content_days, %s) WHEN 0 THEN false
-    ELSE s.ended_at < now() - make_interval(days => coalesce(t.content_days, %s)) END
-ORDER BY s.ended_at LIMIT %s FOR UPDATE OF s SKIP LOCKED
+AND s.ended_at < now() - make_interval(days => %(shortest)s)  -- what the index is good for
+AND CASE coalesce(t.content_days, %(days)s) WHEN 0 THEN false
+    ELSE s.ended_at < now() - make_interval(days => coalesce(t.content_days, %(days)s)) END
+ORDER BY s.ended_at LIMIT %(batch)s FOR UPDATE OF s SKIP LOCKED
 """
 
 _FORGET_SESSIONS = """
@@ -62,7 +65,12 @@ def purge_expired_content() -> dict[str, Any]:
 @transaction.atomic
 def _purge_batch() -> int:
     days = conf().content_days
-    ids = [row[0] for row in rows(_EXPIRED, days, days, BATCH)]
+    told = Tenant.objects.filter(content_days__gt=0).aggregate(least=Min("content_days"))["least"]
+    shortest = min((n for n in (days, told) if n), default=None)
+    if shortest is None:  # everything is kept for ever
+        return 0
+    expired = rows(_EXPIRED, {"days": days, "shortest": shortest, "batch": BATCH})
+    ids = [row[0] for row in expired]
     if ids:
         changed(_FORGET_SESSIONS, ids)
         changed(_FORGET_TOKENS, ids)

@@ -16,15 +16,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from streaming.core.reclaim import OVERDUE_SECONDS, SURE_SECONDS, YOUNG_SECONDS, Look, Verdict
-from streaming.models import Attempt, InferenceNode, NodeEvent, TaskRun
+from streaming.models import Attempt, Incident, InferenceNode, TaskRun
 from streaming.runtime.incidents import CLOSE_RECLAIMED, IncidentKind
 from streaming.services.engines import Observation, observe
 from streaming.services.incidents import open_incident
 from streaming.services.leases import release_lease, take_lease
 from streaming.services.live_attempts import NOTES_DELAY, Live, live_attempts, said_streams
+from streaming.services.node_events import note
 from streaming.services.sql import changed, rows
 
 logger = logging.getLogger(__name__)
@@ -117,9 +119,15 @@ def sweep(only: InferenceNode | None = None) -> Sweep:
     nodes = [node for node in _nodes(only) if node.pk in waiting or _is_worth_a_look(node)]
     if not nodes:
         return done
+    open_incidents = Incident.objects.filter(kind=IncidentKind.KV_NOT_RECLAIMED, closed_at=None)
+    open_incidents.filter(node=None).update(closed_at=timezone.now())  # their nodes were removed
     observed = observe(nodes, _aborts(node for node in nodes if node.pk in waiting))
     said = said_streams()
-    if waiting or any((observed[node.pk].held or 0) > said.get(node.pk, 0) for node in nodes):
+    if (
+        waiting
+        or open_incidents.exists()
+        or any((observed[node.pk].held or 0) > said.get(node.pk, 0) for node in nodes)
+    ):
         time.sleep(NOTES_DELAY.total_seconds())
         live = live_attempts(min(observation.at for observation in observed.values()))
         for node in nodes:
@@ -160,7 +168,7 @@ def _settle(
         done.unverifiable += _mark(node, "unverifiable", ["pending"], at, age)
     is_clean = look.held is not None and look.healthy and not look.surplus
     if (verdict is Verdict.GONE or is_clean) and rows(CLOSE_RECLAIMED, [node.pk]):
-        NodeEvent.objects.create(node=node, node_name=node.name, kind="kv_reclaimed")
+        note(node, "kv_reclaimed", by=TASK)
 
 
 def _note_surplus(
@@ -183,9 +191,7 @@ def _note_surplus(
         data["attempts"] = overdue
     if open_incident(IncidentKind.KV_NOT_RECLAIMED, node.name, node=node, data=data):
         logger.error("%s runs %s requests that nobody has", node.name, look.surplus)
-        NodeEvent.objects.create(
-            node=node, node_name=node.name, kind=IncidentKind.KV_NOT_RECLAIMED, data=data
-        )
+        note(node, IncidentKind.KV_NOT_RECLAIMED, by=TASK, **data)
 
 
 def _mark(

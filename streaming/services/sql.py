@@ -8,9 +8,10 @@ from django.db import connection
 
 
 def rows(statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
-    """What the statement returns."""
+    """What the statement returns. A single mapping gives the arguments their names."""
+    by_name = len(arguments) == 1 and isinstance(arguments[0], dict)
     with connection.cursor() as cursor:
-        cursor.execute(statement, arguments)
+        cursor.execute(statement, arguments[0] if by_name else arguments)
         return cursor.fetchall()
 
 

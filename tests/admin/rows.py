@@ -12,6 +12,7 @@ from streaming.core.ids import uuid7
 from streaming.models import (
     Attempt,
     GatewayInstance,
+    Incident,
     InferenceNode,
     ModelAlias,
     ModelPolicy,
@@ -20,6 +21,7 @@ from streaming.models import (
     SessionEvent,
     SessionFence,
     StreamSession,
+    TaskRun,
     Tenant,
     TokenCheckpoint,
 )
@@ -69,4 +71,10 @@ def add_session(**columns: Any) -> StreamSession:
         session=session, at=now, kind="recovering", seq=1, data={"cause": SCRIPT}
     )
     OutboxMessage.objects.create(session_id=session.pk, kind="session_ended", created_at=now)
+    Incident.objects.get_or_create(
+        kind="kv_not_reclaimed", subject="gpu-a", node=node, data={"said": SCRIPT}
+    )
+    TaskRun.objects.get_or_create(
+        name="reclaim_kv_cache", defaults={"started_at": now, "error": SCRIPT}
+    )
     return session

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 READ_ONLY = [
     "streamsession", "attempt", "tokencheckpoint", "sessionevent", "gatewayinstance",
-    "outboxmessage", "nodeevent",
+    "outboxmessage", "nodeevent", "incident", "taskrun",
 ]  # fmt: skip
 EDITABLE = ["inferencenode", "modelpolicy", "tenant", "apikey", "modelalias"]
 CONTENT = (QUESTION, "secret", "of course.")

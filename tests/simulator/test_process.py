@@ -61,7 +61,9 @@ def test_records_tell_what_was_asked(vllm: SimulatorProcess) -> None:
     record = vllm.stats()["requests"][-1]
     assert record["answer_tokens"] == 4
     assert (record["max_tokens"], record["seed"], record["stop"]) == (9, 5, ["zzz"])
-    assert record["headers"] == {"x-request-id": "s-1", "x-conversation-id": "c"}
+    assert record["headers"] == {
+        "host": "x", "x-request-id": "s-1", "x-conversation-id": "c",
+    }  # fmt: skip
     assert (record["outcome"], record["produced"]) == ("length", 9)
 
 
