@@ -37,6 +37,7 @@ from streaming.runtime.journal import Journal, down_too_long, record_event
 from streaming.runtime.limits import answer_limit
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.placement import Placement
+from streaming.runtime.reclaim import Reclaimer
 from streaming.runtime.records import now, session_changed
 from streaming.runtime.turns import Turn, Turns
 
@@ -72,6 +73,7 @@ class Shared:
 
     fleet: Fleet
     attributor: Attributor
+    reclaimer: Reclaimer
     watch: FleetWatch
     suspicion: Suspicion
     continuations: Continuations
@@ -220,6 +222,9 @@ class StreamRunner:
         finally:
             run.booking.end()
             self._shared.suspicion.ended(node, run)
+            self._shared.reclaimer.ended(
+                node, self._session.id, run.number, run.generation.request_id, run.engine_finished
+            )
             self._tally.discarded += run.discarded
             if run is self._current and self._moving is not None:
                 self._moving.cancel()
