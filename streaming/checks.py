@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from django.conf import settings
 from django.core import checks
 
 from streaming.conf import conf
+from streaming.core.ladder import Ladder, problems
 from streaming.core.nodes import parse_engine_nodes
 
 
@@ -34,14 +36,13 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     must_be_positive = (
         "max_streams",
         "max_body_bytes",
-        "keepalive_seconds",
-        "first_token_timeout",
-        "gateway_silence",
         "health_interval",
         "dns_interval",
         "circuit_failures",
         "circuit_pause",
         "kv_high_water",
+        "health_timeout",
+        "engine_connect_timeout",
         "max_attempts",
         "log_max_events",
         "log_max_bytes",
@@ -54,6 +55,26 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         )
         for name in must_be_positive
         if getattr(settings_in_force, name) <= 0
+    ]
+
+
+LADDER_IDS = {
+    "limit": "streaming.E002",
+    "ladder": "streaming.E003",
+    "idle": "streaming.E004",
+    "total": "streaming.E005",
+}
+
+
+@checks.register(checks.Tags.compatibility)
+def check_ladder(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Each party must bear silence for longer than the one in front of it."""
+    in_force = conf()
+    names = [f.name for f in dataclasses.fields(Ladder)]
+    ladder = Ladder(**{name: getattr(in_force, name) for name in names})
+    return [
+        checks.Error(problem.message, hint=problem.hint, id=LADDER_IDS[problem.kind])
+        for problem in problems(ladder)
     ]
 
 

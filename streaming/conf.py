@@ -93,6 +93,14 @@ class StreamingConf:
         0.92,
         "Share of a node's KV-cache in use above which it takes no new sessions, only continuations.",
     )
+    kubernetes_api: str = setting(
+        "https://kubernetes.default.svc",
+        "Where the pods of nodes with the option pod are asked after.",
+    )
+    kubernetes_account: str = setting(
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+        "Directory with the token and ca.crt for it; it must be allowed to get pods.",
+    )
     heartbeat_seconds: float = setting(1.0, "Pace of the gateway process's own heartbeat row.")
     journal_down_seconds: float = setting(
         60.0, "How long the token log may be unwritable before sessions end in journal_unavailable."

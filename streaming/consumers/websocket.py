@@ -21,7 +21,7 @@ import orjson
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from streaming.conf import conf
-from streaming.consumers.heartbeat import parsed_interval
+from streaming.consumers.heartbeat import parsed_interval, silence
 from streaming.consumers.openai_format import usage_of
 from streaming.consumers.request import named_end_user
 from streaming.core.chat import BadParameter, NotSupported, parse_chat_request
@@ -302,6 +302,7 @@ class _Follow:
             "seq": cursor,
             "server_time": _now(),
             "heartbeat_seconds": socket._interval,
+            "silence_seconds": silence(socket._interval),
             "resume_window_seconds": conf().resume_window,
         }
         if ref is not None:

@@ -75,6 +75,8 @@ class Node:
     switches: Switches = Switches()
     continuing: int = 0
     """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
+    last_data: float = 0.0
+    """When an attempt of this process last got data from here; at most a tick of suspicion late."""
     ttft: Pace = field(default_factory=Pace)
     """Its time to first token."""
     breaker: Breaker = field(default_factory=_breaker)

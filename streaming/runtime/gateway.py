@@ -17,6 +17,7 @@ from streaming.core.nodes import parse_engine_nodes
 from streaming.core.state import SessionState
 from streaming.engines.http import EngineClient, engine_client
 from streaming.errors import Overloaded, ShuttingDown
+from streaming.fleet.attribution import Attributor
 from streaming.fleet.continuations import Continuations
 from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
@@ -72,9 +73,11 @@ class Gateway:
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect)
         self.continuations = Continuations(self.fleet)
+        self.attributor = Attributor(self.fleet, pool)
         self._shared = Shared(
             fleet=self.fleet,
             watch=self.watch,
+            attributor=self.attributor,
             suspicion=self.suspicion,
             continuations=self.continuations,
             turns=Turns(),
@@ -227,6 +230,7 @@ class Gateway:
         await sync_environment_nodes(self.pool, specs)
         await self.watch.start()
         self.suspicion.start()
+        self.attributor.start()
         self.bus.start()
         self.follower.start()
         self.presence.start()
@@ -263,6 +267,7 @@ class Gateway:
         await self.bus.stop()
         self.continuations.stop()
         await self.suspicion.stop()
+        await self.attributor.stop()
         await self.watch.stop()
         for session in self.sessions.values():
             session.log.press()
