@@ -91,6 +91,8 @@ class AttemptRun:
     _first_token_at: datetime | None = None
     _recovery_ms: float | None = None
     _first_seq: int = 0
+    _last_seq: int = 0
+    """Of its own tokens: others append to the same log. 0: it has none."""
     _boundary: CleanBoundary = field(default_factory=CleanBoundary)
     _stops: StopMatcher = field(default_factory=lambda: StopMatcher(()))
     _suppressor: Suppressor | None = None
@@ -259,6 +261,7 @@ class AttemptRun:
             self._note_first_token()
         ends_surely = len(chunk.token_ids) == 1
         self.session.log.append(tokens, self.number, ends_surely=ends_surely)
+        self._last_seq = self.session.log.last_seq
 
     def _note_first_token(self) -> None:
         session = self.session
@@ -351,7 +354,6 @@ class AttemptRun:
             self.discarded = self._boundary.waiting + self._stops.held_tokens
         if self._suppressor is not None:
             self.discarded += self._suppressor.repeated_tokens
-        produced = log.last_seq >= self._first_seq
         log.note(
             Record(
                 RecordKind.ATTEMPT_ENDED,
@@ -360,8 +362,8 @@ class AttemptRun:
                     "number": self.number,
                     "first_token_at": self._first_token_at,
                     "ended_at": now(),
-                    "first_seq": self._first_seq if produced else None,
-                    "last_seq": log.last_seq if produced else None,
+                    "first_seq": self._first_seq if self._last_seq else None,
+                    "last_seq": self._last_seq or None,
                     "end_reason": reason,
                     "end_detail": printable(detail, 500),
                     "seam_grade": self.grade.value if self.grade else "",
