@@ -96,6 +96,8 @@ class AttemptRun:
     _first_token_at: datetime | None = None
     _recovery_ms: float | None = None
     _first_seq: int = 0
+    _last_seq: int = 0
+    """Of its own tokens: others append to the same log. 0: it has none."""
     _boundary: CleanBoundary = field(default_factory=CleanBoundary)
     _stops: StopMatcher = field(default_factory=lambda: StopMatcher(()))
     _suppressor: Suppressor | None = None
@@ -174,7 +176,9 @@ class AttemptRun:
                     raise self._interruption from exc
                 silence = loop.time() - self.last_data
                 cause = Cause.NO_FIRST_TOKEN if self._first_token is None else Cause.STALLED
-                raise AttemptFailed(cause, f"no data for {silence:.1f} s") from exc
+                raise AttemptFailed(
+                    cause, f"no data for {silence:.1f} s", evidence=self.generation.watch.facts()
+                ) from exc
         raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish")
 
     def longest_usual(self, floor: float) -> float:
@@ -192,7 +196,7 @@ class AttemptRun:
     def condemn(self, reason: str) -> None:
         """Its node is down, and it is silent."""
         cause = Cause.STALLED if self.has_begun else Cause.NO_FIRST_TOKEN
-        self.interrupt(AttemptFailed(cause, reason))
+        self.interrupt(AttemptFailed(cause, reason, evidence=self.generation.watch.facts()))
 
     def interrupt(self, failure: AttemptFailed) -> None:
         """Have it end with ``failure``, unless it ends by itself before that."""
@@ -267,6 +271,7 @@ class AttemptRun:
             self._note_first_token()
         ends_surely = len(chunk.token_ids) == 1
         self.session.log.append(tokens, self.number, ends_surely=ends_surely)
+        self._last_seq = self.session.log.last_seq
 
     def _note_first_token(self) -> None:
         session = self.session
@@ -375,7 +380,6 @@ class AttemptRun:
             repeated=repeated,
             detection_seconds=None if reason in ("overtaken", "rejected") else noticed_after,
         )
-        produced = log.last_seq >= self._first_seq
         log.note(
             Record(
                 RecordKind.ATTEMPT_ENDED,
@@ -384,8 +388,8 @@ class AttemptRun:
                     "number": self.number,
                     "first_token_at": self._first_token_at,
                     "ended_at": now(),
-                    "first_seq": self._first_seq if produced else None,
-                    "last_seq": log.last_seq if produced else None,
+                    "first_seq": self._first_seq if self._last_seq else None,
+                    "last_seq": self._last_seq or None,
                     "end_reason": reason,
                     "end_detail": printable(detail, 500),
                     "seam_grade": self.grade.value if self.grade else "",
