@@ -15,6 +15,7 @@ from typing import Any
 
 from bench import measure, report
 from bench.seam import seam
+from bench.silent import drained, frozen
 from bench.stacks import Bench, bench, machine, start_durable_services
 
 STREAMS = (1, 50, 200, 500)
@@ -26,7 +27,12 @@ CASES: dict[str, Callable[[Bench, measure.Effort], dict[str, Any]]] = {
     },
     "saturated": measure.saturated,
 }
-NAMES = (*CASES, "seam")
+FAULTS: dict[str, Callable[[measure.Effort], dict[str, Any]]] = {
+    "seam": seam,
+    "frozen": frozen,
+    "drained": drained,
+}
+NAMES = (*CASES, *FAULTS)
 
 
 def main() -> None:
@@ -48,8 +54,8 @@ def main() -> None:
         with bench(postgres_pid, measure.PACE) as running:
             for name in (name for name in names if name in CASES):
                 note(name, CASES[name](running, effort))
-    if "seam" in names:
-        note("seam", seam(effort))
+    for name in (name for name in names if name in FAULTS):
+        note(name, FAULTS[name](effort))
     markdown = report.as_markdown(report.rows_of(results), facts)
     print(f"\n{report.store(results, facts, markdown)}")
 

@@ -96,11 +96,32 @@ def _seam(f: dict[str, Any], _: int) -> list[Row]:
     ]  # fmt: skip
 
 
+def _frozen(f: dict[str, Any], _: int) -> list[Row]:
+    head = f"one of two nodes frozen under 50 streams ({f['moved']:.0f} on it)"
+    return [
+        Row(f"{head}: gap beyond the pace, p50", f"{f['gap_p50']:.0f} ms"),
+        Row(f"{head}: gap p99", f"{f['gap_p99']:.0f} ms", "≤ 1000 ms", f["gap_p99"] <= 1000),
+        Row(f"{head}: hedges / failovers", f"{f['hedges']:.0f} / {f['failovers']:.0f}"),
+        Row(f"{head}: whole answers", f"{f['whole']:.0f}", "50", f["whole"] == 50),
+    ]
+
+
+def _drained(f: dict[str, Any], _: int) -> list[Row]:
+    head = f"one of two nodes drained under 50 streams ({f['moved']:.0f} on it)"
+    return [
+        Row(f"{head}: gap beyond the pace, p50", f"{f['gap_p50']:.0f} ms"),
+        Row(f"{head}: gap p99", f"{f['gap_p99']:.0f} ms", "≤ 300 ms", f["gap_p99"] <= 300),
+        Row(f"{head}: whole answers", f"{f['whole']:.0f}", "50", f["whole"] == 50),
+    ]
+
+
 _KINDS: dict[str, Callable[[dict[str, Any], int], list[Row]]] = {
     "first": _first,
     "paced": _paced,
     "saturated": _saturated,
     "seam": _seam,
+    "frozen": _frozen,
+    "drained": _drained,
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from django.conf import settings
 from django.core import checks
 
 from streaming.conf import conf
+from streaming.core.ladder import Ladder, problems
 from streaming.core.nodes import parse_engine_nodes
 
 
@@ -34,14 +36,13 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     must_be_positive = (
         "max_streams",
         "max_body_bytes",
-        "keepalive_seconds",
-        "first_token_timeout",
-        "gateway_silence",
         "health_interval",
         "dns_interval",
         "circuit_failures",
         "circuit_pause",
         "kv_high_water",
+        "health_timeout",
+        "engine_connect_timeout",
         "max_attempts",
         "log_max_events",
         "log_max_bytes",
@@ -57,12 +58,44 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     ]
 
 
+LADDER_IDS = {
+    "limit": "streaming.E002",
+    "ladder": "streaming.E003",
+    "idle": "streaming.E004",
+    "total": "streaming.E005",
+}
+
+
+@checks.register(checks.Tags.compatibility)
+def check_ladder(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Each party must bear silence for longer than the one in front of it."""
+    in_force = conf()
+    names = [f.name for f in dataclasses.fields(Ladder)]
+    ladder = Ladder(**{name: getattr(in_force, name) for name in names})
+    return [
+        checks.Error(problem.message, hint=problem.hint, id=LADDER_IDS[problem.kind])
+        for problem in problems(ladder)
+    ]
+
+
+@checks.register(checks.Tags.security)
+def check_metrics_token(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Without a token /metrics answers readers on the same machine only."""
+    if conf().metrics_token or not _public_hosts():
+        return []
+    return [
+        checks.Warning(
+            "There is no METRICS_TOKEN: /metrics answers only readers on the same machine.",
+            hint="Set it to a long random value, and give it to Prometheus as its bearer token.",
+            id="streaming.W010",
+        )
+    ]
+
+
 @checks.register(checks.Tags.security)
 def check_demo_mode(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """Demo mode lets anyone who can open the page chat and kill nodes."""
-    public = [
-        host for host in settings.ALLOWED_HOSTS if host not in ("localhost", "127.0.0.1", "[::1]")
-    ]
+    public = _public_hosts()
     if conf().demo and public:
         return [
             checks.Warning(
@@ -72,3 +105,9 @@ def check_demo_mode(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage
             )
         ]
     return []
+
+
+def _public_hosts() -> list[str]:
+    """What ALLOWED_HOSTS admits besides this machine's own names."""
+    own = ("localhost", "127.0.0.1", "[::1]")
+    return [host for host in settings.ALLOWED_HOSTS if host not in own]

@@ -6,8 +6,8 @@
             print(piece.text, end="")
 
 It resumes from the last token it has, with exponential backoff and jitter, whenever the connection
-breaks or is silent for ``watchdog`` seconds (heartbeats count as life). It never starts a second
-generation. Needs only httpx.
+breaks, or is silent for longer than the gateway says it ever is (heartbeats count as life). It
+never starts a second generation. Needs only httpx.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
-WATCHDOG_SECONDS = 15.0
+USUAL_SILENCE = 15.0
+"""Seconds of silence borne before the gateway has said what it should be."""
 FIRST_BACKOFF = 0.1
 LONGEST_BACKOFF = 10.0
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -66,7 +68,7 @@ class SessionReader:
     seq: int = 0
     """The last event id received: give it to ``resume`` to go on later."""
     info: dict[str, Any] = field(default_factory=dict)
-    """The ``session`` event: reference, epoch, server time, heartbeat, resume window."""
+    """The ``session`` event: reference, epoch, server time, heartbeat, silence, resume window."""
     result: dict[str, Any] | None = None
     """The ``done`` event, once it has come."""
     reconnects: int = 0
@@ -81,6 +83,14 @@ class SessionReader:
     async def ack(self) -> None:
         """Say that everything received so far is shown."""
         await self.client.call("POST", f"/v1/sessions/{self.id}/ack", {"seq": self.seq})
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a byte after which a connection is given up."""
+        if self.client.watchdog is not None:
+            return self.client.watchdog
+        told = self.info.get("silence_seconds")
+        return float(told) if isinstance(told, int | float) and told > 0 else USUAL_SILENCE
 
     async def _pieces(self) -> AsyncIterator[Piece]:
         backoff = FIRST_BACKOFF
@@ -106,12 +116,15 @@ class SessionReader:
 
     async def _one_connection(self) -> AsyncIterator[Piece]:
         """Read until the end of the session or of the connection. Raises transport errors."""
-        async with self.client.http.stream(
+        request = self.client.http.build_request(
             "GET",
             f"/v1/sessions/{self.id}/events",
             headers={"last-event-id": str(self.seq)},
-            timeout=httpx.Timeout(10.0, read=self.client.watchdog),
-        ) as response:
+            timeout=httpx.Timeout(10.0, read=None),
+        )
+        async with asyncio.timeout(self.silence):
+            response = await self.client.http.send(request, stream=True)
+        async with aclosing(response):
             if response.status_code == 204:
                 self.result = self.result or {}
                 return
@@ -120,12 +133,19 @@ class SessionReader:
             if response.status_code != 200:
                 raise _error_of(response.status_code, await response.aread())
             buffer = b""
-            async for data in response.aiter_raw():
+            received = response.aiter_raw()
+            # What the gateway says of its silence comes with the first event, and holds at once.
+            while data := await self._next(received):
                 *events, buffer = (buffer + data).split(b"\n\n")
                 for event in events:
                     piece = self._take(event)
                     if piece is not None:
                         yield piece
+
+    async def _next(self, received: AsyncIterator[bytes]) -> bytes:
+        """The next bytes; none at the end. Raises ``TimeoutError`` after too long a silence."""
+        async with asyncio.timeout(self.silence):
+            return await anext(received, b"")
 
     def _take(self, event: bytes) -> Piece | None:
         fields = dict(
@@ -151,7 +171,8 @@ class SessionReader:
 
 class UnbrokenClient:
     """``user``: the end user whose sessions are begun and read.
-    ``watchdog``: seconds without a byte after which a connection is given up.
+    ``watchdog``: seconds without a byte after which a connection is given up (None: as the gateway
+    says, which knows how often it gives a sign of life).
     ``patience``: seconds without progress after which ``NetworkError`` is raised."""
 
     def __init__(
@@ -159,7 +180,7 @@ class UnbrokenClient:
         base_url: str,
         api_key: str,
         *,
-        watchdog: float = WATCHDOG_SECONDS,
+        watchdog: float | None = None,
         user: str | None = None,
         patience: float = 120.0,
         transport: httpx.AsyncBaseTransport | None = None,

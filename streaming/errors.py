@@ -154,6 +154,13 @@ class SeamRefused(GatewayError):
     http_status = 502
 
 
+class AnswerTimeout(GatewayError):
+    """The answer took longer than one answer may take."""
+
+    code = "answer_timeout"
+    http_status = 504
+
+
 class EngineRejected(InvalidRequest):
     """The engine refused the request as invalid."""
 

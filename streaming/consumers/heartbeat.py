@@ -11,6 +11,7 @@ from typing import Protocol
 
 from streaming.conf import conf
 from streaming.consumers.request import Request
+from streaming.core.ladder import told_silence
 from streaming.errors import InvalidRequest
 
 KEEPALIVE = b":keepalive\n\n"
@@ -46,6 +47,11 @@ def interval(wanted: float | None, is_weak: bool) -> float:
         return wanted
     usual = conf().keepalive_seconds
     return min(usual, conf().keepalive_weak_seconds) if is_weak else usual
+
+
+def silence(wanted: float | None) -> float:
+    """Seconds of silence after which this client should give its connection up."""
+    return told_silence(conf().client_silence, interval(wanted, is_weak=False))
 
 
 class Stream(Protocol):

@@ -11,7 +11,7 @@ import orjson
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import interval, wanted_interval
+from streaming.consumers.heartbeat import interval, silence, wanted_interval
 from streaming.consumers.openai import begin, parse_body, request_principal
 from streaming.consumers.request import Request
 from streaming.consumers.session_events import SessionEventWriter, interrupted, session_body
@@ -92,6 +92,7 @@ class SessionEventsConsumer(StreamConsumer):
             "epoch": stored.epoch,
             "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "heartbeat_seconds": interval(wanted, is_weak=False),
+            "silence_seconds": silence(wanted),
             "resume_window_seconds": conf().resume_window,
             "cursor": cursor,
         }

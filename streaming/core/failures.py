@@ -7,6 +7,8 @@ One attempt fails with an ``AttemptFailed``; a request that no engine would take
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import Any
 
 
 class Cause(enum.Enum):
@@ -28,13 +30,24 @@ class Cause(enum.Enum):
 
 
 class AttemptFailed(Exception):
-    """The node did not finish the answer; another may."""
+    """The node did not finish the answer; another may.
 
-    def __init__(self, cause: Cause, detail: str = "", *, retry_after: float | None = None) -> None:
+    ``evidence``: how the connection ended, as far as the system could say (``engines.sockets``).
+    """
+
+    def __init__(
+        self,
+        cause: Cause,
+        detail: str = "",
+        *,
+        retry_after: float | None = None,
+        evidence: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(f"{cause.value}: {detail}" if detail else cause.value)
         self.cause = cause
         self.detail = detail[:500]
         self.retry_after = retry_after
+        self.evidence: dict[str, Any] = dict(evidence or {})
 
 
 class RejectedByEngine(Exception):

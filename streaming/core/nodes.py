@@ -96,6 +96,18 @@ _ALLOWED: dict[str, tuple[str, str]] = {
 }
 
 
+def check_address(base_url: str) -> None:
+    """Raise ``ValueError`` if an address holds a secret, without repeating it.
+
+    Addresses are shown, logged and stored in the clear.
+    """
+    if "@" in urlsplit(base_url).netloc:
+        raise ValueError(
+            "an address must not hold a user name or password: "
+            "give the key by reference, as credential=env:NAME or credential=file:/path"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """A configured node: ``[name=]dialect+http://host:port[?option=value&…]``."""
@@ -114,10 +126,12 @@ class NodeSpec:
         """
         match = re.fullmatch(r"(?:([A-Za-z0-9][\w.-]*)=)?(\w+)\+(https?://\S+)", text.strip())
         if match is None:
-            raise ValueError(f"{text!r} is not of the form [name=]dialect+http://host:port")
+            shown = re.sub(r"//[^/\s]*@", "//…@", text)
+            raise ValueError(f"{shown!r} is not of the form [name=]dialect+http://host:port")
         name, dialect, url = match.groups()
         if dialect not in DIALECTS:
             raise ValueError(f"unknown dialect {dialect!r}; known: {', '.join(DIALECTS)}")
+        check_address(url)
         parts = urlsplit(url)
         if not parts.hostname:
             raise ValueError(f"{text!r} names no host")

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 from streaming.core.chunks import EngineUsage, Sampling, TokenChunk
 from streaming.core.nodes import NodeOptions
 from streaming.engines.http import EngineClient
+from streaming.engines.sockets import Watch
 
 Message = Mapping[str, str]
 
@@ -34,6 +35,8 @@ class Generation:
     prompt_cache: bool = True
     produced: Counter[int] = field(default_factory=Counter)
     usage: EngineUsage = field(default_factory=EngineUsage)
+    watch: Watch = field(default_factory=Watch)
+    """Its connection: ``watch.facts()`` tells at any time how that fares, or how it ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import httpx
 import orjson
 from aiohttp import (
+    AddrInfoType,
     ClientConnectorError,
     ClientError,
     ClientPayloadError,
@@ -23,13 +27,13 @@ from httpx_aiohttp import AiohttpTransport
 
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.engines.names import HostNames
+from streaming.engines.sockets import HAS_TCP_INFO, SilenceGuard, error_facts, set_options
 from streaming.engines.spares import SpareConnector
 
 # What a client got wrong; every other 4xx is about the node (its key, its load, its routes).
 CLIENT_STATUSES = frozenset({400, 413, 422})
 BUSY_STATUSES = frozenset({429, 503})
-# What an engine answers for a call that its flags have left out.
-NOT_OFFERED = frozenset({403, 404, 405, 501})
 
 
 class EngineClient:
@@ -43,12 +47,18 @@ class EngineClient:
     def __init__(
         self, transport: httpx.AsyncBaseTransport, connector: SpareConnector | None = None
     ) -> None:
-        self._transport = transport
+        self.names = HostNames(transport)
+        self._transport = self.names
         self._connector = connector
         self._connect_timeout = conf().engine_connect_timeout
+        # Before the first token the gateway waits for longer than between tokens, and decides first.
+        self.longest_silence = conf().first_token_timeout + conf().engine_silence
+        # A timer of the transport costs something with every read, so only where the guard is blind.
+        self._read_timeout = None if HAS_TCP_INFO else self.longest_silence
+        self.guard = SilenceGuard(conf().engine_silence)
         self._urls: dict[str, httpx.URL] = {}
         self.short = httpx.AsyncClient(
-            transport=transport,
+            transport=self.names,
             timeout=httpx.Timeout(None, connect=self._connect_timeout),
             headers=_HEADERS,
             follow_redirects=False,
@@ -65,9 +75,15 @@ class EngineClient:
             parsed,
             content=content,
             headers={**_HEADERS, "content-type": "application/json", **headers},
-            extensions={"timeout": {"connect": self._connect_timeout}},
+            extensions={"timeout": {"connect": self._connect_timeout, "read": self._read_timeout}},
         )
-        return await self._transport.handle_async_request(request)
+        async with asyncio.timeout(self.longest_silence):
+            return await self._transport.handle_async_request(request)
+
+    def use_tls(self, base_url: str, context: ssl.SSLContext | None) -> None:
+        """Make connections to a node with ``context`` from now on; None: the system's."""
+        if self._connector is not None:
+            self._connector.use_tls(base_url, context)
 
     async def keep_spares(self, base_url: str, count: int) -> None:
         """Have ``count`` connections to a node ready for its next attempts."""
@@ -88,8 +104,18 @@ _HEADERS = {"accept-encoding": "identity"}
 
 def engine_client() -> EngineClient:
     """The client over real sockets. Needs a running loop."""
+    silence = conf().engine_silence
+
+    def opened(address: AddrInfoType) -> socket.socket:
+        family, kind, protocol, *_ = address
+        sock = socket.socket(family, kind, protocol)
+        set_options(sock, silence)
+        return sock
+
     # Any number of streams per node. uvicorn closes a used connection after 5 s without a request.
-    connector = SpareConnector(limit=0, keepalive_timeout=4, enable_cleanup_closed=True)
+    connector = SpareConnector(
+        limit=0, keepalive_timeout=4, enable_cleanup_closed=True, socket_factory=opened
+    )
     session = ClientSession(
         connector=connector,
         timeout=ClientTimeout(total=None),
@@ -106,7 +132,7 @@ def translated_errors() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.StreamError, ClientError, OSError) as exc:
-        raise AttemptFailed(_transport_cause(exc), _words(exc)) from exc
+        raise AttemptFailed(_transport_cause(exc), _words(exc), evidence=error_facts(exc)) from exc
 
 
 _CAUSES: tuple[tuple[Cause, tuple[type[BaseException], ...]], ...] = (
@@ -162,72 +188,9 @@ def text_of(value: Any) -> str:
 
 
 def _words(exc: Exception) -> str:
-    return f"{type(exc).__name__}: {exc}"
-
-
-@asynccontextmanager
-async def stream_post(
-    client: EngineClient, url: str, body: Mapping[str, Any], headers: Mapping[str, str]
-) -> AsyncIterator[AsyncIterator[bytes]]:
-    """POST and hand over the body, as it comes in, once the status is good.
-
-    Raises ``AttemptFailed`` or ``RejectedByEngine``; leaving the block closes the connection, which
-    aborts the request at the engine.
-    """
-    with translated_errors():
-        response = await client.post(url, orjson.dumps(body), headers)
-        try:
-            if response.status_code != 200:
-                raise_for_status(
-                    response.status_code, await _limited_body(response), response.headers
-                )
-            assert isinstance(response.stream, httpx.AsyncByteStream)
-            chunks = aiter(response.stream)
-            try:
-                yield chunks
-            finally:
-                if isinstance(chunks, AsyncGenerator):
-                    await chunks.aclose()
-        finally:
-            await response.aclose()
-
-
-async def ask(
-    client: EngineClient,
-    method: str,
-    url: str,
-    body: Mapping[str, Any] | None = None,
-    *,
-    timeout: float = 10.0,
-) -> httpx.Response:
-    """A short request, whatever its status. Raises ``AttemptFailed`` when no answer comes."""
-    with translated_errors():
-        return await client.short.request(
-            method, url, content=None if body is None else orjson.dumps(body),
-            headers={"content-type": "application/json"}, timeout=timeout,
-        )  # fmt: skip
-
-
-async def call(
-    client: EngineClient,
-    method: str,
-    url: str,
-    body: Mapping[str, Any] | None = None,
-    *,
-    timeout: float = 10.0,
-) -> Any:
-    """A short request; the JSON of the answer. Raises as ``stream_post`` does."""
-    response = await ask(client, method, url, body, timeout=timeout)
-    if response.status_code != 200:
-        raise_for_status(response.status_code, response.content, response.headers)
-    return parsed(response.content)
-
-
-async def check_health(client: EngineClient, base_url: str, timeout: float) -> None:
-    """Both engines answer 200 at ``/health`` when they can work. Raises ``AttemptFailed``."""
-    response = await ask(client, "GET", f"{base_url}/health", timeout=timeout)
-    if response.status_code != 200:
-        raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
+    # The transport's own names mislead: ConnectTimeout for whatever happened to a connection.
+    named = exc.__cause__ if isinstance(exc.__cause__, ClientError) else exc
+    return f"{type(named).__name__}: {exc}"
 
 
 def parsed(data: bytes) -> Any:
@@ -238,16 +201,7 @@ def parsed(data: bytes) -> Any:
         raise AttemptFailed(Cause.MALFORMED, f"{exc}: {data[:80]!r}") from exc
 
 
-async def _limited_body(response: httpx.Response) -> bytes:
-    body = b""
-    async for part in response.aiter_raw():
-        body += part
-        if len(body) > 16 * 1024:
-            break
-    return body
-
-
-def raise_for_status(status: int, body: bytes, headers: Mapping[str, str]) -> None:
+def raise_for_status(status: int, body: bytes, headers: Mapping[str, str]) -> NoReturn:
     """Raise what an HTTP status other than 200 means."""
     message = error_message(body) or f"HTTP {status}"
     if status in CLIENT_STATUSES:

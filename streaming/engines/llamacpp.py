@@ -17,20 +17,10 @@ from typing import Any, ClassVar
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.nodes import NodeOptions
+from streaming.engines.access import Access, ask, call, check_health, optional
 from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
 from streaming.engines.exposition import Reader, count
-from streaming.engines.http import (
-    NOT_OFFERED,
-    EngineClient,
-    ask,
-    call,
-    check_health,
-    expected_shape,
-    parsed,
-    raise_for_status,
-    text_of,
-    token_ids,
-)
+from streaming.engines.http import EngineClient, expected_shape, parsed, text_of, token_ids
 from streaming.engines.stream import chunks_of, event_of, one_token, takes_token_ids
 
 FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -61,8 +51,7 @@ class LlamaCpp:
     keeps_idle_connections: ClassVar[bool] = False
 
     def __init__(self, client: EngineClient, base_url: str, options: NodeOptions) -> None:
-        self._client = client
-        self._base = base_url
+        self._access = Access(client, base_url, options)
         self._keeps_prompts = options.prompt_cache == "on"
         self._learnt: Capabilities | None = None
         self._slots: int | None = None
@@ -77,9 +66,9 @@ class LlamaCpp:
             raise
 
     async def _probe(self, timeout: float) -> NodeReport:
-        await check_health(self._client, self._base, timeout)
-        listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
-        props = await call(self._client, "GET", f"{self._base}/props", timeout=timeout)
+        await check_health(self._access, timeout)
+        listed = await call(self._access, "GET", "/v1/models", timeout=timeout)
+        props = await call(self._access, "GET", "/props", timeout=timeout)
         with expected_shape():
             context = props.get("default_generation_settings", {}).get("n_ctx")
             models = {model["id"]: context for model in listed["data"]}
@@ -98,9 +87,7 @@ class LlamaCpp:
         model = next(iter(models), None)
         takes_ids = model is None or await takes_token_ids(self, model, timeout)
         # 501 comes before the action is looked at, 400 after: nothing is erased.
-        answer = await ask(
-            self._client, "POST", f"{self._base}/slots/0?action=probe", timeout=timeout
-        )
+        answer = await ask(self._access, "POST", "/slots/0?action=probe", timeout=timeout)
         return Capabilities(
             takes_ids,
             prefix_caching=self._keeps_prompts,
@@ -108,9 +95,7 @@ class LlamaCpp:
         )
 
     async def render(self, model: str, messages: Sequence[Message]) -> list[int]:
-        rendered = await call(
-            self._client, "POST", f"{self._base}/apply-template", {"messages": messages}
-        )
+        rendered = await call(self._access, "POST", "/apply-template", {"messages": messages})
         with expected_shape():
             prompt = rendered["prompt"]
         return await self._tokenize(prompt, control_tokens=True)
@@ -120,9 +105,9 @@ class LlamaCpp:
 
     async def _tokenize(self, text: str, *, control_tokens: bool) -> list[int]:
         answer = await call(
-            self._client,
+            self._access,
             "POST",
-            f"{self._base}/tokenize",
+            "/tokenize",
             {"content": text, "add_special": control_tokens, "parse_special": control_tokens},
         )
         with expected_shape():
@@ -135,9 +120,10 @@ class LlamaCpp:
         return True  # no event comes out inside a character, and each has one token
 
     def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
-        url = f"{self._base}/completion"
         reader = _EventReader(generation, self._all_ids)
-        return chunks_of(self._client, url, _body(generation), {}, reader)
+        return chunks_of(
+            self._access, "/completion", _body(generation), {}, reader, generation.watch
+        )
 
     async def _all_ids(self, text: str, ids: list[int], count: int) -> list[int]:
         """The ids of the ``count`` tokens behind ``text``, of which the engine told ``ids``."""
@@ -157,7 +143,7 @@ class LlamaCpp:
     async def figures(self, timeout: float) -> Figures:
         asked_at = asyncio.get_running_loop().time()
         figures = Figures(asked_at)
-        page = await self._optional("/metrics", timeout)
+        page = await optional(self._access, "GET", "/metrics", timeout=timeout)
         with expected_shape():
             if page is not None:
                 samples = _METRICS.read(page)
@@ -167,20 +153,11 @@ class LlamaCpp:
                     waiting=count(samples.total("requests_deferred")),
                     progress=samples.total(*_PROGRESS),
                 )
-        slots = await self._optional("/slots", timeout)
+        slots = await optional(self._access, "GET", "/slots", timeout=timeout)
         if slots is None:
             return figures
         with expected_shape():
             return _with_slots(figures, parsed(slots), self._slots or 0)
-
-    async def _optional(self, path: str, timeout: float) -> bytes | None:
-        """What a path says that the engine's flags may have left out."""
-        response = await ask(self._client, "GET", self._base + path, timeout=timeout)
-        if response.status_code in NOT_OFFERED:
-            return None
-        if response.status_code != 200:
-            raise_for_status(response.status_code, response.content, response.headers)
-        return response.content
 
     async def pulse(self, model: str, timeout: float) -> None:
         takes_ids = self._learnt is None or self._learnt.token_ids
@@ -188,26 +165,24 @@ class LlamaCpp:
 
     async def reset_cache(self) -> bool:
         """Erases slot by slot. The engine keeps the call for a busy one waiting until it is not."""
-        slots = await self._optional("/slots", ERASE_TIMEOUT)
+        slots = await optional(self._access, "GET", "/slots", timeout=ERASE_TIMEOUT)
         if slots is None:
-            props = await call(self._client, "GET", f"{self._base}/props")
+            props = await call(self._access, "GET", "/props")
             with expected_shape():
                 numbers = list(range(int(props["total_slots"])))
         else:
             with expected_shape():
                 numbers = [int(slot["id"]) for slot in parsed(slots)]
         for number in numbers:
-            url = f"{self._base}/slots/{number}?action=erase"
+            path = f"/slots/{number}?action=erase"
             try:
-                response = await ask(self._client, "POST", url, timeout=ERASE_TIMEOUT)
+                told = await optional(self._access, "POST", path, timeout=ERASE_TIMEOUT)
             except AttemptFailed as exc:
                 if exc.cause is Cause.STALLED:
                     return False
                 raise
-            if response.status_code in NOT_OFFERED:
+            if told is None:
                 return False
-            if response.status_code != 200:
-                raise_for_status(response.status_code, response.content, response.headers)
         return True
 
     async def abort(self, request_ids: Sequence[str]) -> bool:

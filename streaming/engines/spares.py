@@ -7,6 +7,8 @@ takes all its streams to the other nodes at once.
 from __future__ import annotations
 
 import asyncio
+import functools
+import ssl
 from collections import deque
 from typing import Any
 
@@ -14,8 +16,14 @@ from aiohttp import ClientError, ClientRequest, ClientTimeout, TCPConnector
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
+from streaming.engines.sockets import EngineConnection
+
 # An unused connection may be forgotten by whatever lies between us and the node.
 LONGEST_REST = 20.0
+
+
+def _connection(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return EngineConnection(loop)
 
 
 class SpareConnector(TCPConnector):
@@ -27,7 +35,19 @@ class SpareConnector(TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self._factory = functools.partial(_connection, self._loop)
+        self._tls: dict[URL, ssl.SSLContext | None] = {}
         self._spares: dict[URL, deque[tuple[float, ResponseHandler]]] = {}
+
+    def use_tls(self, base_url: str, context: ssl.SSLContext | None) -> None:
+        """Make connections to this address with ``context`` from now on; None: the system's."""
+        origin = URL(base_url).origin()
+        if self._tls.get(origin) is not context:
+            self.drop_spares(base_url)
+            self._tls[origin] = context
+
+    def _get_ssl_context(self, req: ClientRequest) -> ssl.SSLContext | None:
+        return self._tls.get(req.url.origin()) or super()._get_ssl_context(req)
 
     async def keep_spares(self, base_url: str, count: int, timeout: float) -> None:
         """Have ``count`` connections ready. Does without those that cannot be made."""

@@ -8,18 +8,14 @@ from contextlib import aclosing
 from typing import Any, Protocol
 from uuid import uuid4
 
+from streaming.conf import conf
 from streaming.core.chunks import UNKNOWN_ID, Sampling, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.sse import EventTooLong, SSEParser
+from streaming.engines.access import Access, stream_post
 from streaming.engines.base import Dialect, Generation
-from streaming.engines.http import (
-    EngineClient,
-    expected_shape,
-    parsed,
-    raise_for_error,
-    stream_post,
-    translated_errors,
-)
+from streaming.engines.http import expected_shape, parsed, raise_for_error, translated_errors
+from streaming.engines.sockets import Watch
 
 
 class EventReader(Protocol):
@@ -33,15 +29,17 @@ class EventReader(Protocol):
 
 
 async def chunks_of(
-    client: EngineClient,
-    url: str,
+    access: Access,
+    path: str,
     body: Mapping[str, Any],
     headers: Mapping[str, str],
     reader: EventReader,
+    watch: Watch,
 ) -> AsyncGenerator[list[TokenChunk]]:
     """See ``Dialect.generate``: one list of chunks for what each network read brought."""
     parser = SSEParser()
-    async with stream_post(client, url, body, headers) as stream:
+    begun = False
+    async with stream_post(access, path, body, headers, watch) as stream:
         with translated_errors():
             async for data in stream:
                 try:
@@ -58,9 +56,12 @@ async def chunks_of(
                         yield chunks
                     raise
                 if chunks:
+                    if not begun:
+                        begun = True
+                        watch.limit = conf().engine_silence
                     yield chunks
-    if not reader.finished:
-        raise AttemptFailed(Cause.CLOSED, "the stream ended without saying how the answer ends")
+        if not reader.finished:
+            raise AttemptFailed(Cause.CLOSED, "the stream ended without saying how the answer ends")
 
 
 def event_of(payload: bytes) -> dict[str, Any]:

@@ -15,22 +15,12 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
-from streaming.core.failures import AttemptFailed, Cause
+from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.nodes import NodeOptions
+from streaming.engines.access import Access, ask, call, check_health, optional
 from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
 from streaming.engines.exposition import Page, Reader, count
-from streaming.engines.http import (
-    NOT_OFFERED,
-    EngineClient,
-    ask,
-    call,
-    check_health,
-    expected_shape,
-    parsed,
-    raise_for_status,
-    text_of,
-    token_ids,
-)
+from streaming.engines.http import EngineClient, expected_shape, parsed, text_of, token_ids
 from streaming.engines.stream import chunks_of, event_of, one_token, takes_token_ids
 
 FINISHED = {
@@ -73,8 +63,7 @@ class VLLM:
     keeps_idle_connections: ClassVar[bool] = True
 
     def __init__(self, client: EngineClient, base_url: str, options: NodeOptions) -> None:
-        self._client = client
-        self._base = base_url
+        self._access = Access(client, base_url, options)
         self._learnt: Capabilities | None = None
         self._abort_path = ABORT_PATHS[0]
         self._no_abort_until = 0.0
@@ -88,8 +77,8 @@ class VLLM:
             raise
 
     async def _probe(self, timeout: float) -> NodeReport:
-        await check_health(self._client, self._base, timeout)
-        listed = await call(self._client, "GET", f"{self._base}/v1/models", timeout=timeout)
+        await check_health(self._access, timeout)
+        listed = await call(self._access, "GET", "/v1/models", timeout=timeout)
         with expected_shape():
             models = {model["id"]: model.get("max_model_len") for model in listed["data"]}
         if self._learnt is None:
@@ -111,14 +100,14 @@ class VLLM:
         takes_ids = model is None or await takes_token_ids(self, model, timeout)
         # Of an id that cannot exist nothing is aborted, and a GET of the other resets nothing.
         abort = await self.abort([f"probe-{uuid4().hex}"])
-        reset = await ask(self._client, "GET", f"{self._base}/reset_prefix_cache", timeout=timeout)
+        reset = await ask(self._access, "GET", "/reset_prefix_cache", timeout=timeout)
         return Capabilities(takes_ids, abort, reset_cache=reset.status_code == 405)
 
     async def render(self, model: str, messages: Sequence[Message]) -> list[int]:
         answer = await call(
-            self._client,
+            self._access,
             "POST",
-            f"{self._base}/tokenize",
+            "/tokenize",
             {"model": model, "messages": messages, "add_generation_prompt": True},
         )
         with expected_shape():
@@ -129,38 +118,35 @@ class VLLM:
 
     async def count_tokens(self, model: str, text: str) -> int:
         body = {"model": model, "prompt": text}
-        answer = await call(self._client, "POST", f"{self._base}/tokenize", body)
+        answer = await call(self._access, "POST", "/tokenize", body)
         with expected_shape():
             return int(answer["count"])
 
     async def ends_whole(self, token_ids: Sequence[int]) -> bool:
         answer = await call(
-            self._client,
+            self._access,
             "POST",
-            f"{self._base}/detokenize",
+            "/detokenize",
             {"tokens": list(token_ids[-LONGEST_CHARACTER:])},
         )
         with expected_shape():
             return not text_of(answer["prompt"]).endswith("\ufffd")
 
     def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
-        url = f"{self._base}/v1/completions"
         headers = {"x-request-id": generation.request_id}
         reader = _EventReader(generation)
-        return chunks_of(self._client, url, _body(generation), headers, reader)
+        return chunks_of(
+            self._access, "/v1/completions", _body(generation), headers, reader, generation.watch
+        )
 
     async def figures(self, timeout: float) -> Figures:
         return (await self._read_metrics(timeout))[0]
 
     async def _read_metrics(self, timeout: float) -> tuple[Figures, Page]:
         asked_at = asyncio.get_running_loop().time()
-        response = await ask(self._client, "GET", f"{self._base}/metrics", timeout=timeout)
-        if response.status_code in NOT_OFFERED:
-            return Figures(asked_at), Page()
-        if response.status_code != 200:
-            raise_for_status(response.status_code, response.content, response.headers)
+        told = await optional(self._access, "GET", "/metrics", timeout=timeout)
         with expected_shape():
-            page = _METRICS.read(response.content)
+            page = _METRICS.read(told or b"")
             return _figures(page, asked_at), page
 
     async def pulse(self, model: str, timeout: float) -> None:
@@ -168,12 +154,10 @@ class VLLM:
         await one_token(self, model, timeout, ids=takes_ids)
 
     async def reset_cache(self) -> bool:
-        response = await ask(self._client, "POST", f"{self._base}/reset_prefix_cache")
-        if response.status_code in NOT_OFFERED:
+        told = await optional(self._access, "POST", "/reset_prefix_cache")
+        if told is None:
             return False
-        if response.status_code != 200:
-            raise_for_status(response.status_code, response.content, response.headers)
-        answer = parsed(response.content) if response.content else {}
+        answer = parsed(told) if told else {}
         return not (isinstance(answer, dict) and answer.get("success") is False)
 
     async def abort(self, request_ids: Sequence[str]) -> bool:
@@ -184,14 +168,13 @@ class VLLM:
             return False
         body = {"request_ids": [f"cmpl-{request_id}-0" for request_id in request_ids]}
         for path in sorted(ABORT_PATHS, key=lambda path: path != self._abort_path):
-            response = await ask(
-                self._client, "POST", self._base + path, body, timeout=ABORT_TIMEOUT
-            )
-            if response.status_code == 200:
+            try:
+                told = await optional(self._access, "POST", path, body, timeout=ABORT_TIMEOUT)
+            except RejectedByEngine:
+                continue  # no vLLM: what it has there is something else
+            if told is not None:
                 self._abort_path = path
                 return True
-            if response.status_code >= 500 and response.status_code not in NOT_OFFERED:
-                raise_for_status(response.status_code, response.content, response.headers)
         self._no_abort_until = loop.time() + NO_ABORT_FOR
         return False
 

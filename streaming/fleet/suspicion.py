@@ -86,6 +86,8 @@ class Suspicion:
     def ended(self, node: Node, attempt: Watched) -> None:
         attempts = self._attempts[node]
         attempts.discard(attempt)
+        if attempt.has_begun:
+            node.last_data = max(node.last_data, attempt.last_data)
         if not attempts:
             del self._attempts[node]
             self._suspected.discard(node)
@@ -106,6 +108,8 @@ class Suspicion:
                 self._look(node, attempts, now)
 
     def _look(self, node: Node, attempts: set[Watched], now: float) -> None:
+        begun = [attempt.last_data for attempt in attempts if attempt.has_begun]
+        node.last_data = max([node.last_data, *begun])
         if not node.accepting:
             for attempt in list(attempts):
                 attempt.migrate()

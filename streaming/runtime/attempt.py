@@ -20,9 +20,9 @@ from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
+from streaming.runtime.limits import silence_limit
 from streaming.runtime.live import LiveSession
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
-from streaming.runtime.stall import StallTimer
 from streaming.runtime.turns import Turn
 
 # How long the usage may take that an engine sends after the answer has finished.
@@ -139,19 +139,21 @@ class AttemptRun:
             try:
                 async with asyncio.timeout(None) as timeout:
                     self._timeout = timeout
-                    stall = StallTimer(timeout, limits.first_token_timeout)
-                    with stall:
+                    limit = silence_limit(
+                        self.session, self.node.name, timeout, limits.first_token_timeout
+                    )
+                    with limit:
                         async for chunks in stream:
                             if self.is_overtaken:
                                 raise Overtaken
                             if self.is_hedged:
                                 self.overseer.moved(self)
-                            self._note_data(stall.moved(loop.time(), limits.gateway_silence))
+                            self._note_data(limit.moved(loop.time(), limits.gateway_silence))
                             finish = self._take(chunks, rehearse_at)
                             if finish is not None:
                                 break
                             if log.unwritten > UNWRITTEN_ENOUGH:
-                                with stall.paused():
+                                with limit.paused():
                                     self.is_paused = True
                                     await self.overseer.room()
                                 self.is_paused = False

@@ -24,6 +24,7 @@ from streaming.errors import (
     JournalUnavailable,
     SeamRefused,
 )
+from streaming.fleet.attribution import Attributor
 from streaming.fleet.continuations import Booking, Continuations
 from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.fleet.suspicion import Suspicion
@@ -33,8 +34,10 @@ from streaming.runtime.continuation import Continuation
 from streaming.runtime.ending import Tally, store_end
 from streaming.runtime.hedge import Hedge
 from streaming.runtime.journal import Journal, down_too_long, record_event
+from streaming.runtime.limits import answer_limit
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.placement import Placement
+from streaming.runtime.reclaim import Reclaimer
 from streaming.runtime.records import now, session_changed
 from streaming.runtime.turns import Turn, Turns
 
@@ -69,6 +72,8 @@ class Shared:
     """What all runners of a process share."""
 
     fleet: Fleet
+    attributor: Attributor
+    reclaimer: Reclaimer
     watch: FleetWatch
     suspicion: Suspicion
     continuations: Continuations
@@ -103,6 +108,8 @@ class StreamRunner:
         self._tried = 0
         self._failures_in_row = 0
         self._last_failure: AttemptFailed | None = None
+        self._last_number = 0
+        """The attempt that failed with it."""
         self._current: AttemptRun | None = None
         self._on: Node
         """The node of the attempt under way, or in preparation."""
@@ -120,25 +127,33 @@ class StreamRunner:
         session = self._session
         session.has_begun = True
         try:
-            end = session.end_request or await self._produce()
+            with answer_limit(session):
+                end = session.end_request or await self._produce()
         except asyncio.CancelledError:
             if session.end_request is None:
                 raise
             end = session.end_request
         except RejectedByEngine as exc:
-            end = _failed(_rejection(exc), "rejected_by_engine")
+            end = self._failed(_rejection(exc), "rejected_by_engine")
         except GatewayError as exc:
-            end = _failed(exc, self._cause())
+            end = self._failed(exc, exc.code)
         except Exception:  # the edge of the task: an unforeseen fault must end in a stored state
             logger.exception("the runner failed", extra={"session": str(session.id)})
-            end = _failed(GatewayError("The gateway failed to go on with this answer."), "unknown")
+            error = GatewayError("The gateway failed to go on with this answer.")
+            end = self._failed(error, error.code)
         if session.finish_reason and end.state is not SessionState.FAILED:
             # The answer was whole before it was asked to end in another way.
             end = _completed(session.finish_reason)
         await store_end(session, end, self._tally)
 
-    def _cause(self) -> str:
-        return self._last_failure.cause.value if self._last_failure else ""
+    def _failed(self, error: GatewayError, what: str) -> SessionEnd:
+        """The session fails with ``error``; ``what``: see ``Attributor.end_cause``."""
+        cause, evidence = self._shared.attributor.end_cause(
+            self._session.id, what, self._last_number, self._last_failure
+        )
+        return SessionEnd(
+            SessionState.FAILED, cause=cause, error=error.as_openai()["error"], evidence=evidence
+        )
 
     # Attempt after attempt
 
@@ -198,8 +213,18 @@ class StreamRunner:
                 # Another engine took this request: what is wrong is how it was to be continued.
                 raise AttemptFailed(Cause.BAD_STATUS, f"HTTP {exc.status}: {exc}") from exc
             raise
+        except AttemptFailed as failure:
+            run.booking.end()
+            silence = asyncio.get_running_loop().time() - run.last_data
+            self._shared.attributor.failed(node, self._session.id, run.number, failure, silence)
+            self._last_number = run.number
+            raise
         finally:
+            run.booking.end()
             self._shared.suspicion.ended(node, run)
+            self._shared.reclaimer.ended(
+                node, self._session.id, run.number, run.generation.request_id, run.engine_finished
+            )
             self._tally.discarded += run.discarded
             if run is self._current and self._moving is not None:
                 self._moving.cancel()
@@ -473,10 +498,6 @@ class StreamRunner:
 
 def _completed(finish_reason: str) -> SessionEnd:
     return SessionEnd(SessionState.COMPLETED, finish_reason=finish_reason)
-
-
-def _failed(error: GatewayError, cause: str) -> SessionEnd:
-    return SessionEnd(SessionState.FAILED, cause=cause, error=error.as_openai()["error"])
 
 
 def _rejection(exc: RejectedByEngine) -> GatewayError:

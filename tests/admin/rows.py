@@ -14,6 +14,8 @@ from streaming.models import (
     GatewayInstance,
     InferenceNode,
     ModelAlias,
+    ModelPolicy,
+    NodeEvent,
     OutboxMessage,
     SessionEvent,
     SessionFence,
@@ -39,6 +41,9 @@ def add_session(**columns: Any) -> StreamSession:
     node, _ = InferenceNode.objects.get_or_create(
         name="gpu-a", dialect="vllm", base_url="http://gpu-a:8000", source="environment"
     )
+    if not ModelPolicy.objects.exists():
+        ModelPolicy.objects.create(model=SCRIPT)
+        NodeEvent.objects.create(node=node, node_name="gpu-a", kind="down", data={"reason": SCRIPT})
     owner = GatewayInstance.objects.create(hostname="here", pid=1, started_at=now, heartbeat_at=now)
     body = {"model": "chat-default", "messages": [{"role": "user", "content": QUESTION}]}
     values = {

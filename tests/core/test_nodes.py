@@ -31,6 +31,8 @@ def test_entries(text, spec):
         ("vllm+http://", "is not of the form"),
         ("vllm+http://:80", "names no host"),
         ("a b=vllm+http://h", "is not of the form"),
+        ("vllm+http://me:pw@h:1", "must not hold a user name or password"),
+        ("vllm+http://key@h:1?credential=env:K", "credential=env:NAME"),
         ("vllm+http://h?colour=red", "unknown node option 'colour'"),
         ("vllm+http://h?continuation=magic", "continuation must be one of ids, text, regenerate"),
         ("vllm+http://h?template=gemma", "template must be one of chatml, llama3"),
@@ -41,6 +43,13 @@ def test_entries(text, spec):
 def test_what_is_wrong_is_named(text, problem):
     with pytest.raises(ValueError, match=problem):
         NodeSpec.parse(text)
+
+
+@pytest.mark.parametrize("text", ["vllm+http://me:pw@h:1", "a b=vllm+http://me:pw@h:1"])
+def test_a_secret_in_an_address_is_not_repeated(text):
+    with pytest.raises(ValueError, match=r"form|password") as caught:
+        NodeSpec.parse(text)
+    assert "pw" not in str(caught.value)
 
 
 def test_several_entries():

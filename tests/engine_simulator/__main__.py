@@ -40,6 +40,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--slot-save-path", default="", help="llama.cpp: without it none is erased")
     parser.add_argument("--api-key", default="", help="asked for everywhere but at /health")
     parser.add_argument("--sse-keep-alive", type=float, default=0.0, help="a comment each seconds")
+    parser.add_argument("--tls-cert", default="", help="PEM file; with --tls-key it speaks HTTPS")
+    parser.add_argument("--tls-key", default="")
+    parser.add_argument("--client-ca", default="", help="clients need a certificate it has signed")
     return parser.parse_args(arguments)
 
 

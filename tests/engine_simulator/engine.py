@@ -43,6 +43,9 @@ class EngineOptions:
     slot_save_path: str = ""  # without one llama.cpp erases no slot
     api_key: str = ""
     sse_keep_alive: float = 0.0  # seconds of silence after which a stream gets a comment
+    tls_cert: str = ""  # PEM files: with these it speaks HTTPS
+    tls_key: str = ""
+    client_ca: str = ""  # who signs the certificates that clients must then have
 
     @property
     def kv_block(self) -> int:
@@ -143,6 +146,11 @@ class Engine:
         return (
             f"<Engine {self.options.dialect} [{len(self.streams)} running, {self.waiting} waiting]>"
         )
+
+    @property
+    def running(self) -> int:
+        """Requests that run, pulses left out."""
+        return sum(stream.prompt_text != PULSE for stream in self.streams)
 
     @property
     def generated_tokens(self) -> int:
@@ -255,7 +263,7 @@ class Engine:
         while self.leaked and self.kv_usage >= 1:
             self.leaked.popleft()  # evicted: running requests come first
         self.counters["prompt_tokens"] += prompt_tokens
-        self.counters["max_running"] = max(self.counters["max_running"], len(self.streams))
+        self.counters["max_running"] = max(self.counters["max_running"], self.running)
         try:
             await stream.run(streamed=streamed, prefill_seconds=seconds)
         finally:
@@ -311,7 +319,7 @@ class Engine:
         return {
             **{name: self.counters[name] for name in names},
             "faults": self.faults.struck,
-            "running": len(self.streams),
+            "running": self.running,
             "waiting": self.waiting,
             "generated_tokens": self.generated_tokens,
             "worst_lag_ms": round(self.worst_lag * 1e3, 3),

@@ -46,7 +46,8 @@ class SimulatorProcess:
     @property
     def url(self) -> str:
         """The base URL, without a slash at the end."""
-        return f"http://127.0.0.1:{self.port}"
+        scheme = "https" if self._options.get("tls_cert") else "http"
+        return f"{scheme}://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:

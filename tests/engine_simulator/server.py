@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 
 from . import llamacpp, vllm
 from .engine import Engine, EngineOptions, Refused, Route
@@ -39,8 +40,21 @@ class Simulator:
         sock = socket.create_server((host, port), backlog=_BACKLOG)
         self._address = sock.getsockname()[:2]
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG)
+        self._listener = await loop.create_server(
+            self._connection, sock=sock, backlog=_BACKLOG, ssl=self._tls()
+        )
         return self._address[1]
+
+    def _tls(self) -> ssl.SSLContext | None:
+        options = self.engine.options
+        if not options.tls_cert:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(options.tls_cert, options.tls_key)
+        if options.client_ca:
+            context.load_verify_locations(options.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     async def listen_for_control(self, path: str) -> None:
         """Accept control connections that `refuse` does not close."""
@@ -65,6 +79,8 @@ class Simulator:
             await route(self.engine, request, connection)
         except Refused as refused:
             connection.reply_json(refused.document, refused.status, refused.headers)
+        if self._listener is None and not connection.is_local:
+            connection.close()  # it was in use when the node began to refuse
 
     def terminate(self) -> bool:
         """Take a SIGTERM; say whether the process is to end."""

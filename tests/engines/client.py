@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ from streaming.core.nodes import NodeOptions
 from streaming.engines.base import Dialect, Generation
 from streaming.engines.http import EngineClient
 from streaming.engines.registry import dialect_for
+from tests.simulator.client import prompt_of
 
 Answer = tuple[int, bytes]
 
@@ -75,3 +78,31 @@ def generation(prompt: Sequence[int] | str = (1, 2), **fields: Any) -> Generatio
             **fields,
         }
     )
+
+
+LONG = prompt_of("[[tokens=900]]")
+
+
+class Asking:
+    """An attempt that goes on in the background until it is left."""
+
+    def __init__(self, dialect: Dialect, request_id: str = "s-1") -> None:
+        self._stream = dialect.generate(
+            generation(LONG, model="sim-model", max_tokens=900, request_id=request_id)
+        )
+        self._task = asyncio.create_task(self._read())
+        self.begun = asyncio.Event()
+
+    async def _read(self) -> None:
+        async with aclosing(self._stream) as stream:
+            async for _ in stream:
+                self.begun.set()
+
+    async def __aenter__(self) -> asyncio.Task[None]:
+        async with asyncio.timeout(5):
+            await self.begun.wait()
+        return self._task
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

@@ -2,76 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
-
 import pytest
 
-from streaming.core.chunks import Sampling
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.nodes import NodeOptions
-from streaming.engines.base import Capabilities, Dialect, Generation
-from streaming.engines.http import EngineClient, engine_client
-from streaming.engines.registry import dialect_for
+from streaming.engines.base import Capabilities
 from tests.durability.reader import until
-from tests.engine_simulator.process import SimulatorProcess
-from tests.simulator.client import prompt_of
+from tests.engines.client import Asking
 
 BOTH = pytest.mark.parametrize("name", ["vllm", "llamacpp"])
-LONG = prompt_of("[[tokens=900]]")
-Start = Callable[..., tuple[SimulatorProcess, Dialect]]
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[EngineClient]:
-    client = engine_client()
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture
-def start(client: EngineClient) -> Iterator[Start]:
-    engines = []
-
-    def started(
-        name: str, options: NodeOptions | None = None, **flags: object
-    ) -> tuple[SimulatorProcess, Dialect]:
-        engine = SimulatorProcess(name, **flags).start()
-        engines.append(engine)
-        return engine, dialect_for(name, client, engine.url, options or NodeOptions())
-
-    yield started
-    for engine in engines:
-        engine.close()
-
-
-class Asking:
-    """An attempt that goes on in the background until it is left."""
-
-    def __init__(self, dialect: Dialect, request_id: str = "s-1") -> None:
-        self._stream = dialect.generate(
-            Generation(
-                model="sim-model", prompt=LONG, max_tokens=900, min_tokens=0,
-                sampling=Sampling(0), request_id=request_id,
-            )
-        )  # fmt: skip
-        self._task = asyncio.create_task(self._read())
-        self.begun = asyncio.Event()
-
-    async def _read(self) -> None:
-        async with aclosing(self._stream) as stream:
-            async for _ in stream:
-                self.begun.set()
-
-    async def __aenter__(self) -> asyncio.Task[None]:
-        async with asyncio.timeout(5):
-            await self.begun.wait()
-        return self._task
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
 
 
 @BOTH

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from gateway_project.embedded.process import free_port
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.nodes import NodeOptions
-from streaming.engines.http import EngineClient, engine_client, error_message
+from streaming.engines.http import error_message
 from streaming.engines.registry import dialect_for
 from tests.engines.client import Recording, generation
 
@@ -97,13 +96,6 @@ class Server:
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.close()
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[EngineClient]:
-    client = engine_client()
-    yield client
-    await client.aclose()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streaming.engines import spares
-from streaming.engines.http import EngineClient, engine_client
+from streaming.engines.http import EngineClient
 from tests.durability.reader import until
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -49,13 +49,6 @@ async def node() -> AsyncIterator[Node]:
     one = Node()
     yield one
     await one.stop()
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[EngineClient]:
-    one = engine_client()
-    yield one
-    await one.aclose()
 
 
 async def ask(client: EngineClient, url: str) -> None:

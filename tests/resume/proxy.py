@@ -13,6 +13,8 @@ class Proxy:
     """Forwards to one port of this machine. ``lifetime``: seconds after which a connection is cut.
 
     Use as an async context manager. ``cut`` ends all connections and lets nobody in until ``mend``.
+    ``hush`` keeps those that there are, and lets nothing through them any more, as a firewall does
+    that has forgotten them; new ones work.
     """
 
     def __init__(self, port: int, *, lifetime: float | None = None) -> None:
@@ -20,6 +22,7 @@ class Proxy:
         self._lifetime = lifetime
         self._is_cut = False
         self._connections: set[asyncio.Task[None]] = set()
+        self._hushed: set[asyncio.Task[None]] = set()
         self.cuts = 0
         # Bound at once, so that the address can be given away before anything is forwarded.
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -50,6 +53,11 @@ class Proxy:
     def mend(self) -> None:
         self._is_cut = False
 
+    def hush(self) -> int:
+        """Silence all connections; how many."""
+        self._hushed |= self._connections
+        return len(self._connections)
+
     async def _end_all(self) -> None:
         tasks = list(self._connections)
         for task in tasks:
@@ -66,23 +74,31 @@ class Proxy:
                 return
             from_upstream, upstream = await asyncio.open_connection("127.0.0.1", self._target)
             async with asyncio.timeout(self._lifetime):
-                await _either(_pump(reader, upstream), _pump(from_upstream, writer))
+                await _either(
+                    self._pump(task, reader, upstream), self._pump(task, from_upstream, writer)
+                )
         except TimeoutError:
             self.cuts += 1
         except (OSError, asyncio.CancelledError):
             pass  # cancelled by us; the server of asyncio would only complain
         finally:
             self._connections.discard(task)
+            self._hushed.discard(task)
             for side in (writer, upstream):
                 if side is not None:
                     side.transport.abort()
 
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await source.read(65536):
-            sink.write(data)
-            await sink.drain()
+    async def _pump(
+        self,
+        connection: asyncio.Task[None],
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+    ) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                if connection not in self._hushed:
+                    sink.write(data)
+                    await sink.drain()
 
 
 async def _either(*pumps: object) -> None:

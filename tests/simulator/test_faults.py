@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 
 import httpx
 import pytest
 
-from tests.engine_simulator.faults import BEFORE_STREAM, IN_STREAM, OF_THE_NODE, THROUGHOUT
+from tests.engine_simulator.faults import (
+    BEFORE_STREAM,
+    IN_STREAM,
+    OF_THE_NODE,
+    PULSE,
+    THROUGHOUT,
+)
 from tests.engine_simulator.model import expected_answer
 from tests.engine_simulator.process import SimulatorProcess
 
@@ -203,6 +210,81 @@ def test_freeze_engine(node: SimulatorProcess) -> None:
     assert httpx.get(node.url + "/health").status_code == 200
     node.clear_faults()
     assert _ask(node).ids == _ANSWER.token_ids
+
+
+def test_sigterm_silent(node: SimulatorProcess) -> None:
+    node.set_fault(kind="slow", arg=0.01)
+    node.set_fault(kind="sigterm_silent")
+    with posted(node.port, _path(node), completion_body(node.dialect, prompt_of(_ASK))) as sock:
+        assert sock.recv(1 << 16)
+        node.terminate()
+        seen = read_answer(sock, patience=0.3)
+        assert (seen.ended, node.is_alive) == ("silence", True)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(node.url + "/health")
+    node.clear_faults()
+    node.terminate()
+    node.wait_dead()
+
+
+def test_zombie(node: SimulatorProcess) -> None:
+    node.set_fault(kind="slow", arg=0.01)
+    node.set_fault(kind="zombie")
+    with posted(node.port, _path(node), completion_body(node.dialect, prompt_of(_ASK))) as sock:
+        assert sock.recv(1 << 16)
+    _wait(lambda: node.stats()["outcomes"].get("zombie"))
+    record = node.stats()["requests"][-1]
+    assert record["produced"] == len(_ANSWER.token_ids)
+
+
+def test_an_abort_by_id_ends_a_zombie() -> None:
+    with SimulatorProcess("vllm", pace=20, scale_out=True) as node:
+        node.set_fault(kind="zombie")
+        body = completion_body("vllm", prompt_of("[[tokens=900]]"), 1000)
+        with posted(node.port, "/v1/completions", body, X_Request_Id="a") as sock:
+            assert sock.recv(1 << 16)
+        before = node.stats()["generated_tokens"]
+        _wait(lambda: node.stats()["generated_tokens"] > before)
+        assert node.stats()["running"] == 1
+        ids = {"request_ids": ["cmpl-a-0"]}
+        assert httpx.post(node.url + "/inference/v1/abort_requests", json=ids).status_code == 200
+        _wait(lambda: node.stats()["running"] == 0)
+
+
+def test_kv_leak(node: SimulatorProcess) -> None:
+    node.set_fault(kind="kv_leak")
+    _ask(node)
+    leaked = node.stats()["kv_usage"]
+    assert leaked > 0
+    _ask(node)  # one order, one leak
+    assert node.stats()["kv_usage"] == leaked
+
+
+def test_leaked_blocks_give_way_to_running_requests() -> None:
+    with SimulatorProcess("vllm", kv_blocks=16) as node:
+        node.set_fault(kind="kv_leak", times=-1)
+        for _ in range(9):
+            _ask(node)
+        assert 0 < node.stats()["kv_usage"] <= 1
+        assert _ask(node).ids == _ANSWER.token_ids
+
+
+def _wait(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_faults_of_requests_spare_a_pulse_unless_they_name_it(node: SimulatorProcess) -> None:
+    pulse = completion_body(node.dialect, [100], 1)
+    node.set_fault(kind="status", arg=500, times=-1)
+    assert ask(node, pulse).status == 200
+    assert _ask(node).status == 500
+    node.set_fault(kind="status", arg=503, match=PULSE)
+    assert [ask(node, pulse).status for _ in range(2)] == [503, 200]
+    stats = node.stats()
+    assert (stats["pulses"], stats["requests"][-1]["prompt_tokens"] > 1) == (3, True)
 
 
 def test_wrong_ids_echo(vllm: SimulatorProcess) -> None:
