@@ -69,7 +69,7 @@ class Fleet:
 
 def nodes_of(reply: Reply) -> list[str]:
     """The node of each attempt so far."""
-    return [data["node"] for name, data in reply.controls if name == "attempt"]
+    return [data["node"] for name, data in reply.controls if name == "unbroken.attempt"]
 
 
 def wait_until(

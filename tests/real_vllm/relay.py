@@ -36,7 +36,7 @@ class Relay:
     def __init__(self, engine: int, scissors: Scissors) -> None:
         self._engine = engine
         self._scissors = scissors
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
     @property
@@ -44,7 +44,7 @@ class Relay:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -55,8 +55,14 @@ class Relay:
         trace: TracebackType | None,
     ) -> None:
         self._server.close()
-        for writer in self._writers:
-            writer.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -64,18 +70,20 @@ class Relay:
         except OSError:
             writer.close()
             return
-        ends = (writer, far_writer)
-        self._writers.update(ends)
         connection = _Connection(self._scissors)
         pumps = [
             asyncio.create_task(_pump(reader, far_writer, connection.asked)),
             asyncio.create_task(_pump(far_reader, writer, connection.answered)),
         ]
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.close()
-        await asyncio.gather(*pumps, return_exceptions=True)
-        self._writers.difference_update(ends)
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # One side has ended, so does the other.
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            writer.close()
+            far_writer.close()
 
 
 class _Connection:
