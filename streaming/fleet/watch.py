@@ -19,17 +19,16 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.conf import conf
-from streaming.core.nodes import NodeOptions
 from streaming.engines.http import EngineClient
-from streaming.engines.registry import dialect_for
 from streaming.fleet.breaker import Circuit
 from streaming.fleet.chronicle import Chronicle
 from streaming.fleet.dns import AddressBook, Resolve, system_resolve
 from streaming.fleet.findings import Finding
 from streaming.fleet.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
 from streaming.fleet.node_table import NodeTable, Row
-from streaming.fleet.nodes import Fleet, Health, Node, Switches
+from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.fleet.probe import probe
+from streaming.fleet.registry import NodeRegistry, is_leaving, is_name
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +66,7 @@ class FleetWatch:
         self._instance_id = instance_id
         self._broadcast = broadcast
         self._table = NodeTable(pool, instance_id)
+        self._registry = NodeRegistry(fleet, client, instance_id, self._begin, self._end)
         self._lease = Lease(pool, "probe", f"gateway {instance_id}")
         self._addresses = AddressBook(pool, resolve, self._lease.holder)
         self._probes: dict[int, asyncio.Task[None]] = {}
@@ -253,53 +253,16 @@ class FleetWatch:
     async def _read_table(self) -> None:
         asked_at = asyncio.get_running_loop().time()
         view = await self._table.read()
-        names = [row for row in view.nodes if _is_name(row)]
-        rows = {row["id"]: row for row in view.nodes if not _is_name(row)}
-        for node_id in set(self._fleet.nodes) - set(rows):
-            self._forget(node_id)
-        for node_id, row in rows.items():
+        for node, row in self._registry.follow(view):
             try:
-                self._update(node_id, row, asked_at)
-            except (ValueError, KeyError, TypeError) as exc:
-                # Somebody wrote past the model's validation; the other nodes are fine.
-                logger.error("node %s is configured wrongly and is left out: %r", row["name"], exc)
-        self._addresses.want(names)
+                self._read_finding(node, row, asked_at)
+            except (ValueError, KeyError, TypeError) as exc:  # from another version of the gateway
+                logger.info("what is stored of %s cannot be read: %r", node.name, exc)
+        self._addresses.want([row for row in view.nodes if is_name(row)])
         self._something_drains = any(
-            row["admin_state"] == "draining" or _is_leaving(row) for row in view.nodes
+            row["admin_state"] == "draining" or is_leaving(row) for row in view.nodes
         )
-        self._fleet.policies = {model: _switches(row) for model, row in view.policies.items()}
-        self._fleet.gateways = 1 + len(view.others)
-        nodes = sorted(self._fleet.nodes.values(), key=lambda node: node.id)
-        for place, node in enumerate(nodes):
-            node.rank = (place - (self._instance_id - 1)) % len(nodes)
-            node.others_in_flight = sum(other.get(str(node.id), 0) for other in view.others)
         self.read_at = view.read_at
-
-    def _update(self, node_id: int, row: Row, asked_at: float) -> None:
-        options = NodeOptions.parse(row["options"])
-        node = self._fleet.nodes.get(node_id)
-        host = row["parent_url"] or (node.host if node is not None else "")
-        if node is not None and (node.base_url, node.dialect.name, node.host) != (
-            row["base_url"], row["dialect"], host,
-        ):  # fmt: skip
-            self._forget(node_id)
-            node = None
-        accepting = row["admin_state"] == "active" and not _is_leaving(row)
-        if node is None:
-            node = self._add(row, options, host)
-            node.accepting = accepting
-        elif node.options != options:
-            node.dialect = dialect_for(row["dialect"], self._client, row["base_url"], options)
-        if accepting and not node.accepting:
-            node.readmission.begin(asyncio.get_running_loop().time())
-        configured = (row["name"], options, row["weight"], accepting, _switches(row))
-        changed = configured != (
-            node.name, node.options, node.weight, node.accepting, node.switches,
-        )  # fmt: skip
-        node.name, node.options, node.weight, node.accepting, node.switches = configured
-        if changed:
-            self._fleet.announce_change()
-        self._read_finding(node, row, asked_at)
 
     def _read_finding(self, node: Node, row: Row, asked_at: float) -> None:
         """What others have stored. The prober knows better, once it has looked."""
@@ -315,29 +278,20 @@ class FleetWatch:
             self._stored_circuit[node.id] = row["circuit"]
         self._stored_health[node.id] = row["health"]
 
-    def _add(self, row: Row, options: NodeOptions, host: str) -> Node:
-        dialect = dialect_for(row["dialect"], self._client, row["base_url"], options)
-        node = Node(row["id"], row["name"], row["base_url"], dialect, options, host=host)
-        if host:
-            self._client.names.remember(node.base_url, host)
-        self._fleet.nodes[node.id] = node
+    def _begin(self, node: Node) -> None:
+        """A node is new."""
         self._hurry[node.id] = asyncio.Event()
         if self._tasks:  # at the start all are probed
             self._hurry[node.id].set()
         self._probes[node.id] = asyncio.create_task(
             self._probe_forever(node), name=f"probe {node.name}"
         )
-        return node
 
-    def _forget(self, node_id: int) -> None:
-        node = self._fleet.nodes.pop(node_id)
-        self._probes.pop(node_id).cancel()
-        del self._hurry[node_id]
-        self._stored_circuit.pop(node_id, None)
-        self._client.drop_spares(node.base_url)
-        self._client.names.forget(node.base_url)
-        node.accepting = False
-        self._fleet.announce_change()
+    def _end(self, node: Node) -> None:
+        """A node is gone."""
+        self._probes.pop(node.id).cancel()
+        del self._hurry[node.id]
+        self._stored_circuit.pop(node.id, None)
 
     async def _look_up_forever(self) -> None:
         while True:
@@ -411,7 +365,7 @@ class FleetWatch:
 
     async def _keep_spares(self, node: Node) -> None:
         """As many connections as streams would come here at once if another node died."""
-        if node.dialect.keeps_idle_connections and node.health is Health.UP and not node.host:
+        if node.dialect.keeps_idle_connections and node.health is Health.UP:
             others = (n.in_flight for n in self._fleet.nodes.values() if n is not node)
             wanted = min(max(others, default=0), MOST_SPARES) if node.accepting else 0
             await self._client.keep_spares(node.base_url, wanted)
@@ -420,17 +374,3 @@ class FleetWatch:
 def _patience() -> float:
     """How long what is known of a node stays good: until a new prober must have told of it."""
     return LEASE_SECONDS + conf().health_interval + conf().health_timeout
-
-
-def _is_name(row: Row) -> bool:
-    """Whether it stands for all addresses of its name and is no node itself."""
-    return isinstance(row["options"], dict) and row["options"].get("dns") == "all"
-
-
-def _is_leaving(row: Row) -> bool:
-    """Whether it is an address that its name has no more."""
-    return row["source"] == "dns" and row["parent_id"] is None
-
-
-def _switches(row: Row) -> Switches:
-    return Switches(row["failover"] == "on", row["hedging"] == "on", row["defragment"])

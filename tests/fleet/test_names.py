@@ -77,6 +77,7 @@ async def test_a_new_address_comes_and_the_name_is_followed(
 async def test_an_address_that_is_gone_drains_first(workshop: Workshop, pool: Watch) -> None:
     node = pool.node("pool@127.0.0.3")
     await until(lambda: node.health is Health.UP)
+    await until(lambda: "up" in kinds_of(workshop, node.name))
     pool.fleet.attempt_began(node)
     beat(workshop, pool)
     workshop.names.addresses = ["127.0.0.2"]
@@ -88,10 +89,15 @@ async def test_an_address_that_is_gone_drains_first(workshop: Workshop, pool: Wa
     pool.fleet.attempt_ended(node)
     beat(workshop, pool)
     await until(lambda: pool.names == {"pool@127.0.0.2"})
-    events = workshop.stack.sql(
-        "SELECT kind FROM streaming_nodeevent WHERE node_name = 'pool@127.0.0.3' ORDER BY id"
+    assert kinds_of(workshop, node.name) == ["added", "up", "address_left", "removed"]
+
+
+def kinds_of(workshop: Workshop, name: str) -> list[str]:
+    """What has happened to a node, in order."""
+    rows = workshop.stack.sql(
+        "SELECT kind FROM streaming_nodeevent WHERE node_name = %s ORDER BY id", name
     )
-    assert [kind for (kind,) in events] == ["added", "up", "address_left", "removed"]
+    return [kind for (kind,) in rows]
 
 
 async def test_an_address_that_comes_back_stays(workshop: Workshop, pool: Watch) -> None:
