@@ -1,6 +1,10 @@
-"""The Celery application: every task sweeps up what the gateway processes could not do themselves."""
+"""The Celery application: every task sweeps up what the gateway processes could not do themselves.
+
+Nothing urgent waits for it. The schedule is static, and here.
+"""
 
 import os
+from typing import Any
 
 from celery import Celery
 
@@ -10,11 +14,17 @@ app = Celery("unbroken")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
-app.conf.beat_schedule = {
-    "suspend sessions whose gateway died": {
-        "task": "streaming.tasks.suspend_orphaned_sessions",
-        "schedule": 5.0,
-        # After a pause of the worker one run does the work of all the missed ones.
-        "options": {"expires": 5.0},
-    },
+EVERY_SECONDS = {
+    "reclaim_kv_cache": 2.0,
+    "settle_abandoned_sessions": 5.0,
+    "defragment_nodes": 300.0,
+    "purge_expired_content": 3600.0,
 }
+
+
+def _entry(task: str, seconds: float) -> dict[str, Any]:
+    # After a pause of the worker one run does the work of all the missed ones.
+    return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
+
+
+app.conf.beat_schedule = {task: _entry(task, seconds) for task, seconds in EVERY_SECONDS.items()}

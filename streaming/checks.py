@@ -79,11 +79,23 @@ def check_ladder(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
 
 
 @checks.register(checks.Tags.security)
+def check_metrics_token(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Without a token /metrics answers readers on the same machine only."""
+    if conf().metrics_token or not _public_hosts():
+        return []
+    return [
+        checks.Warning(
+            "There is no METRICS_TOKEN: /metrics answers only readers on the same machine.",
+            hint="Set it to a long random value, and give it to Prometheus as its bearer token.",
+            id="streaming.W010",
+        )
+    ]
+
+
+@checks.register(checks.Tags.security)
 def check_demo_mode(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """Demo mode lets anyone who can open the page chat and kill nodes."""
-    public = [
-        host for host in settings.ALLOWED_HOSTS if host not in ("localhost", "127.0.0.1", "[::1]")
-    ]
+    public = _public_hosts()
     if conf().demo and public:
         return [
             checks.Warning(
@@ -93,3 +105,9 @@ def check_demo_mode(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage
             )
         ]
     return []
+
+
+def _public_hosts() -> list[str]:
+    """What ALLOWED_HOSTS admits besides this machine's own names."""
+    own = ("localhost", "127.0.0.1", "[::1]")
+    return [host for host in settings.ALLOWED_HOSTS if host not in own]

@@ -76,6 +76,17 @@ class StreamingConf:
     node_wait_seconds: float = setting(
         30.0, "How long a session waits for a healthy node before no_healthy_node."
     )
+    defragment_threshold: float = setting(
+        0.15,
+        "Share of a node's KV-cache that may be occupied by nothing before it is cleaned.",
+    )
+    defragment_drain_seconds: float = setting(
+        120.0, "How long a node may take to be drained for that; then it is resumed as it is."
+    )
+    content_days: int = setting(
+        30,
+        "Days that requests and answers of ended sessions are kept (0: for ever); a tenant may have its own.",
+    )
     health_interval: float = setting(1.0, "Pace of the node health probes.")
     health_timeout: float = setting(3.0, "Time a node has to answer a health probe.")
     dns_interval: float = setting(
@@ -132,6 +143,9 @@ class StreamingConf:
         2.0, "How long an API key is trusted before it is looked up again."
     )
     shutdown_grace: float = setting(120.0, "How long a stopping process lets its streams finish.")
+    metrics_token: str = setting(
+        "", "Bearer token for /metrics; without one only readers on the same machine are answered."
+    )
     allow_rehearsal: bool = setting(
         False, "Whether test keys may rehearse faults with X-Unbroken-Rehearse."
     )

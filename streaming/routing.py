@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from streaming.consumers.health import HealthConsumer, ReadyConsumer
+from streaming.consumers.metrics import MetricsConsumer
 from streaming.consumers.openai import ChatCompletionsConsumer, ModelsConsumer
 from streaming.consumers.sessions import (
     AckConsumer,
@@ -24,6 +25,7 @@ http_urlpatterns: list[URLPattern] = [
     path("v1/sessions/<str:session_id>/stop", StopConsumer.as_asgi()),
     path("v1/sessions/<str:session_id>/ack", AckConsumer.as_asgi()),
     path("healthz", HealthConsumer.as_asgi()),
+    path("metrics", MetricsConsumer.as_asgi()),
     path("readyz", ReadyConsumer.as_asgi()),
 ]
 websocket_urlpatterns: list[URLPattern] = [

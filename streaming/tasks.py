@@ -1,13 +1,51 @@
-"""Celery's way to the services; the schedule is in ``gateway_project.celery``."""
+"""Celery's way to the services; the schedule is in ``gateway_project.celery``.
+
+Every task may run twice at once and may be killed at any time: what it has left undone the next run
+finds. How it went is noted by ``services.task_runs``.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from celery import shared_task
 
-from streaming.services import orphans
+from streaming.services import defragment, orphans, purge, reclaim
+from streaming.services.task_runs import recorded
+
+SOON = {"countdown": 1.0, "expires": 30.0}
+"""For what has more to do: meanwhile the worker does something else."""
 
 
-@shared_task
-def suspend_orphaned_sessions() -> int:
-    """Suspend the sessions whose gateway process has gone; how many there were."""
-    return orphans.suspend_orphaned_sessions()
+@shared_task(name="reclaim_kv_cache")
+@recorded("reclaim_kv_cache")
+def reclaim_kv_cache() -> dict[str, Any]:
+    """See to it that no engine works for nobody."""
+    return reclaim.reclaim_kv_cache()
+
+
+@shared_task(name="settle_abandoned_sessions")
+@recorded("settle_abandoned_sessions")
+def settle_abandoned_sessions() -> dict[str, Any]:
+    """Suspend or end the sessions that no gateway looks after."""
+    return orphans.settle_abandoned_sessions()
+
+
+@shared_task(name="defragment_nodes")
+@recorded("defragment_nodes")
+def defragment_nodes() -> dict[str, Any]:
+    """Clean the caches of nodes that are full of nothing."""
+    result = defragment.defragment_nodes()
+    if result.get("under_way"):
+        defragment_nodes.apply_async(**SOON)
+    return result
+
+
+@shared_task(name="purge_expired_content")
+@recorded("purge_expired_content")
+def purge_expired_content() -> dict[str, Any]:
+    """Forget what was asked and answered long ago."""
+    result = purge.purge_expired_content()
+    if result.get("more"):
+        purge_expired_content.apply_async(**SOON)
+    return result

@@ -109,6 +109,8 @@ class GatewayRequest(WebRequest):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gate = WriteGate()
+        self.is_forwarded = False
+        """Whether it says that it comes from somebody else than its peer."""
         self._refused = False
         self._body_bytes = 0
         # Twisted would parse form bodies into memory; the application does its own parsing.
@@ -147,6 +149,7 @@ class GatewayRequest(WebRequest):
     def process(self) -> Any:
         # Whoever can reach the port could otherwise choose the root path.
         self.requestHeaders.removeHeader(b"daphne-root-path")
+        self.is_forwarded = any(map(self.requestHeaders.hasHeader, FORWARDED_HEADERS))
         if not self.server.trusts(self.client.host):
             for name in FORWARDED_HEADERS:
                 self.requestHeaders.removeHeader(name)

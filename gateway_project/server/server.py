@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 reactor: Any = twisted_reactor
 
 SOCKET_EXTENSION = "unbroken.socket"
+FORWARDED_EXTENSION = "unbroken.forwarded"
+"""Is there when the peer speaks for somebody else, whether or not we believe what it says of them."""
 # Time for the readers to get the end of their streams once the runtime has none left.
 SETTLE_SECONDS = 2.0
 # Time for what is written to leave the process.
@@ -216,6 +218,8 @@ class GatewayServer(daphne.server.Server):
         transport = protocol.transport
         scope["asgi"] = {"version": "3.0", "spec_version": "2.3"}
         scope["extensions"] = {SOCKET_EXTENSION: ConnectionSocket(transport)}
+        if getattr(protocol, "is_forwarded", False):
+            scope["extensions"][FORWARDED_EXTENSION] = {}
         queue: asyncio.Queue[Any] = asyncio.Queue()
         send = functools.partial(self.handle_reply, protocol)
         task = self._loop.create_task(_run(self.application, scope, queue.get, send))

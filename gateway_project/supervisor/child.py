@@ -22,13 +22,16 @@ STEADY_SECONDS = 10.0  # a child that ran this long did start well: the back-off
 def _nothing() -> None: ...
 
 
+def _nothing_of(pid: int) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True, repr=False)
 class Child:
     """``what`` and ``address`` are for the line that announces it.
 
     ``prepare`` runs before every start, ``ready`` is asked until it says yes; with ``says_ready``
     the child is ready when its first line is out on stdout. One that ``runs_once`` is ready when it
-    has ended well, and is not started again.
+    has ended well, and is not started again. ``ended`` is told the pid of a process that has died.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Child:
     ready: Callable[[], bool] | None = None
     says_ready: bool = False
     runs_once: bool = False
+    ended: Callable[[int], None] = _nothing_of
 
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     identity: dict[str, Any] = field(default_factory=dict, init=False)
@@ -127,6 +131,8 @@ class Child:
         delay = min(BACKOFF_FIRST * 2**self.failures, BACKOFF_LAST)
         self.failures += 1
         self.start_again_at = now + delay
+        if self.process is not None:
+            self.ended(self.process.pid)
         words = f"{self._how_it_ended()}; starting again in {delay:.1f} s"
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import socket
 import string
@@ -17,6 +18,7 @@ from gateway_project.supervisor.child import Child
 from gateway_project.supervisor.console import say
 from gateway_project.supervisor.supervisor import Supervisor
 from streaming.conf import StreamingConf
+from streaming.metrics import directory as metrics
 
 BACKLOG = 4096
 FILES_PER_STREAM = 2  # the reader's socket and the engine's
@@ -82,6 +84,7 @@ class _Builder:
         self.redis_url = options.redis_url
         self.engine_nodes = list(options.engine_nodes)
         self.logs = options.data_dir / "logs"
+        self.metrics = options.data_dir / "run" / "metrics"
 
     def env(self, **extra: str) -> dict[str, str]:
         demo = {"DEMO": "true", "ALLOW_REHEARSAL": "true"} if self.options.demo else {}
@@ -96,6 +99,14 @@ class _Builder:
             **demo,
             **extra,
         }
+
+    def measured(self) -> dict[str, str]:
+        """What tells a process to share its metrics with the others."""
+        return {metrics.VARIABLE: str(self.metrics)}
+
+    def forget_gauges(self, pid: int) -> None:
+        """A process that shared its metrics has died."""
+        metrics.forget_gauges(self.metrics, pid)
 
     def services(self) -> list[Child]:
         children = []
@@ -150,6 +161,8 @@ class _Builder:
         celery = [sys.executable, "-m", "celery", "-A", "gateway_project.celery", "--quiet"]
         schedule = self.options.data_dir / "run" / "celerybeat-schedule"
         level = "--loglevel=WARNING"
+        shutil.rmtree(self.metrics, ignore_errors=True)  # the last run's counters are over
+        self.metrics.mkdir(parents=True)
         return [
             Child(
                 name="worker",
@@ -159,8 +172,11 @@ class _Builder:
                     *celery, "worker", "--pool=solo", "--without-gossip", "--without-mingle", level,
                 ],
                 # It warns at length about root; what it runs is ours and its messages are JSON.
-                env=self.env(PYTHONWARNINGS="ignore:You're running the worker"),
+                env=self.env(
+                    PYTHONWARNINGS="ignore:You're running the worker", **self.measured()
+                ),
                 cwd=self.options.base_dir,
+                ended=self.forget_gauges,
             ),
             Child(
                 name="beat",
@@ -180,8 +196,9 @@ class _Builder:
                 what="gateway",
                 address=url,
                 command=command,
-                env=self.env(),
+                env=self.env(**self.measured()),
                 cwd=self.options.base_dir,
+                ended=self.forget_gauges,
                 pass_fds=[descriptor],
                 says_ready=True,
                 # The process itself ends its streams after the grace; a little more for the rest.

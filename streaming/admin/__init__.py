@@ -10,10 +10,14 @@ from streaming.admin import (  # noqa: F401  (importing a module registers its t
     attempt,
     checkpoint,
     event,
+    incident,
     instance,
     node,
+    node_event,
     outbox,
+    policy,
     session,
+    task_run,
     tenant,
 )
 

@@ -17,11 +17,18 @@ Action = Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse | None]
 
 
 def confirmed_action(
-    name: str, *, description: str, question: str, done: str, act: Callable[[Any], Any]
+    name: str,
+    *,
+    description: str,
+    question: str,
+    done: str,
+    act: Callable[..., Any],
+    signed: bool = False,
 ) -> Action:
     """An admin action; ``act`` gets each chosen object once somebody has said yes.
 
-    ``done`` is what the history and the message say, in the past tense.
+    ``done`` is what the history and the message say, in the past tense. ``signed``: ``act`` also
+    takes ``by``, the name of who has said it.
     """
 
     @admin.action(description=description, permissions=["change"])
@@ -41,7 +48,7 @@ def confirmed_action(
             return TemplateResponse(request, "admin/streaming/confirm.html", context)
         for target in queryset:
             try:
-                act(target)
+                act(target, **({"by": request.user.get_username()} if signed else {}))
             except Refused as exc:
                 messages.error(request, str(exc))
             else:

@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.forms.models import BaseInlineFormSet
 
+from streaming.admin.evidence import in_words
 from streaming.admin.read_only import ReadOnly
 from streaming.models import Attempt, SessionEvent, TokenCheckpoint
 
@@ -35,14 +36,21 @@ class AttemptInline(ReadOnlyInline):
     model = Attempt
     ordering = ["number"]
     fields = [
-        "number", "node_name", "seam_grade", "tokens", "end_reason", "end_detail", "first_token",
-        "detection", "recovery", "discarded", "started",
+        "number", "node_name", "seam_grade", "tokens", "end_reason", "end_detail", "cause",
+        "because", "first_token", "detection", "recovery", "discarded", "started",
     ]  # fmt: skip
-    readonly_fields = ["tokens", "first_token", "detection", "recovery", "discarded", "started"]
+    readonly_fields = [
+        "tokens", "because", "first_token", "detection", "recovery", "discarded", "started",
+    ]  # fmt: skip
 
     @admin.display
     def tokens(self, row: Attempt) -> str:
         return "-" if row.first_seq is None else f"{row.first_seq}–{row.last_seq}"
+
+    @admin.display(description="evidence")
+    def because(self, row: Attempt) -> str:
+        # What the engine said has a column of its own.
+        return in_words({name: row.evidence[name] for name in row.evidence if name != "said"})
 
     @admin.display(description="first token")
     def first_token(self, row: Attempt) -> str:

@@ -10,4 +10,12 @@ from streaming.models import GatewayInstance
 
 @admin.register(GatewayInstance)
 class GatewayInstanceAdmin(ReadOnlyAdmin):
-    list_display = ["id", "hostname", "pid", "started_at", "heartbeat_at", "stopped_at"]
+    list_display = [
+        "id",
+        "hostname",
+        "pid",
+        "started_at",
+        "heartbeat_at",
+        "stopped_at",
+        "node_streams",
+    ]

@@ -6,12 +6,18 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
 
 from streaming.admin.confirmation import confirmed_action
 from streaming.core.nodes import NodeSpec
 from streaming.models import InferenceNode
-from streaming.services import node_admin
+from streaming.models.node import Switch
+from streaming.services import node_admin, node_events
+
+LATEST = 50
 
 
 class NodeForm(forms.ModelForm):
@@ -23,13 +29,16 @@ class NodeForm(forms.ModelForm):
 
     class Meta:
         model = InferenceNode
-        fields = ["name", "dialect", "base_url", "weight", "options"]
+        fields = [
+            "name", "dialect", "base_url", "weight", "options", "failover", "hedging", "defragment",
+        ]  # fmt: skip
         field_classes = {"base_url": forms.CharField}
         labels = {"base_url": "Base URL"}
         help_texts = {
             "base_url": "For example http://gpu-a:8000",
-            "options": "How a broken answer is continued here, when not by token ids: for example "
-            '{"continuation": "text", "template": "chatml"} or {"continuation": "regenerate"}.',
+            "options": 'For example {"credential": "env:GPU_A_KEY", "capacity": "64"}, or '
+            '{"continuation": "text", "template": "chatml"} for an engine without token ids, or '
+            '{"dns": "all"} for one node at each address of the name.',
         }
         widgets = {"options": forms.Textarea(attrs={"rows": 3})}
 
@@ -48,6 +57,11 @@ class NodeForm(forms.ModelForm):
         others = InferenceNode.objects.exclude(pk=self.instance.pk)
         if "base_url" in data and others.filter(base_url=data["base_url"]).exists():
             self.add_error("base_url", "There is a node at this address already.")
+        # Both are on at first: whoever turns failover off need not think of hedging.
+        if (data.get("failover"), data.get("hedging")) == (Switch.OFF, Switch.ON) and (
+            "hedging" in self.changed_data
+        ):
+            self.add_error("hedging", "A hedge is a continuation elsewhere: turn failover on.")
         return data
 
 
@@ -55,62 +69,140 @@ class NodeForm(forms.ModelForm):
 class InferenceNodeAdmin(admin.ModelAdmin):
     form = NodeForm
     list_display = [
-        "name", "health", "admin_state", "dialect", "base_url", "served", "source", "checked_at",
+        "name", "shown_state", "circuit", "dialect", "base_url", "served", "our_streams", "running",
+        "waiting", "kv_usage", "abilities", "checked_at", "source",
     ]  # fmt: skip
+    list_filter = ["admin_state", "health", "circuit", "dialect", "source"]
     ordering = ["name"]
     fieldsets = [
         (None, {"fields": ["name", "dialect", "base_url", "weight", "options"]}),
+        ("Switches", {"fields": ["failover", "hedging", "defragment"]}),
         (
             "State",
             {
                 "fields": [
-                    "admin_state", "health", "health_reason", "served", "checked_at", "source",
-                    "created_at",
+                    "shown_state", "admin_state", "admin_state_at", "health", "health_reason",
+                    "circuit", "checked_at",
                 ]
             },
         ),
+        (
+            "What it is and does",
+            {
+                "fields": [
+                    "served", "abilities", "our_streams", "running", "waiting", "kv_usage", "figures",
+                    "capabilities", "parent", "source", "created_at",
+                ]
+            },
+        ),
+        ("History", {"fields": ["what_happened"]}),
     ]  # fmt: skip
     readonly_fields = [
-        "admin_state", "health", "health_reason", "served", "checked_at", "source", "created_at",
+        "shown_state", "admin_state", "admin_state_at", "health", "health_reason", "circuit",
+        "checked_at", "served", "abilities", "our_streams", "running", "waiting", "kv_usage", "figures",
+        "capabilities", "parent", "source", "created_at",
+        "what_happened",
     ]  # fmt: skip
     actions = [
         confirmed_action(
             "drain",
             description="Drain selected nodes",
-            question="These nodes get no new work; what runs on them may finish. Drain them?",
-            done="Drained.",
-            act=lambda node: node_admin.drain_node(node.name),
+            question="These nodes get no new work, and their streams move elsewhere. Drain them?",
+            done="Draining.",
+            act=lambda node, by: node_admin.drain_node(node.name, by=by),
+            signed=True,
         ),
         confirmed_action(
             "resume",
             description="Resume selected nodes",
             question="Shall these nodes have work again?",
             done="Resumed.",
-            act=lambda node: node_admin.resume_node(node.name),
+            act=lambda node, by: node_admin.resume_node(node.name, by=by),
+            signed=True,
         ),
     ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[InferenceNode]:
+        return node_admin.with_streams(super().get_queryset(request))
 
     @admin.display(description="models")
     def served(self, node: InferenceNode) -> str:
         return ", ".join(node.models_served) or "-"
 
+    @admin.display(description="state", ordering="admin_state")
+    def shown_state(self, node: InferenceNode) -> str:
+        return node.state
+
+    @admin.display(ordering="streams")
+    def our_streams(self, node: Any) -> int:
+        return node.streams
+
+    @admin.display
+    def running(self, node: InferenceNode) -> Any:
+        return node.figures.get("running")
+
+    @admin.display
+    def waiting(self, node: InferenceNode) -> Any:
+        return node.figures.get("waiting")
+
+    @admin.display(description="KV-cache")
+    def kv_usage(self, node: InferenceNode) -> str | None:
+        usage = node.figures.get("kv_usage")
+        return None if usage is None else f"{usage:.0%}"
+
+    @admin.display(description=f"the latest {LATEST}, newest first (UTC)")
+    def what_happened(self, node: InferenceNode) -> SafeString:
+        # No inline: gateways add rows while a form is open, and it could not be saved any more.
+        events = node.events.order_by("-id")[:LATEST]
+        return format_html_join(
+            mark_safe("<br>"),
+            "{} <b>{}</b> {}",
+            (
+                (
+                    f"{event.at:%Y-%m-%d %H:%M:%S}",
+                    event.kind,
+                    ", ".join(f"{name}: {value}" for name, value in event.data.items() if value),
+                )
+                for event in events
+            ),
+        )
+
     def get_fieldsets(self, request: HttpRequest, obj: InferenceNode | None = None) -> Any:
-        return self.fieldsets if obj else self.fieldsets[:1]
+        return self.fieldsets if obj else self.fieldsets[:2]
 
     def get_readonly_fields(self, request: HttpRequest, obj: InferenceNode | None = None) -> Any:
-        if _follows_environment(obj):  # the next start of a gateway would undo a change
-            return [*self.readonly_fields, "name", "dialect", "base_url", "options"]
+        if _follows_another(obj):  # the next start of a gateway, or its name, would undo a change
+            fixed = ["name", "dialect", "base_url", "options"]
+            if obj is not None and obj.source == InferenceNode.Source.DNS:
+                fixed.append("weight")
+            return [*self.readonly_fields, *fixed]
         return self.readonly_fields
 
     def has_delete_permission(self, request: HttpRequest, obj: InferenceNode | None = None) -> bool:
-        return not _follows_environment(obj) and super().has_delete_permission(request, obj)
+        return not _follows_another(obj) and super().has_delete_permission(request, obj)
 
     def save_model(
         self, request: HttpRequest, obj: InferenceNode, form: forms.ModelForm, change: bool
     ) -> None:
         # Gateways write health and models at any moment: never write back what the form saw.
         obj.save(update_fields=form.changed_data if change else None)
+        by = request.user.get_username()
+        if not change:
+            node_events.note(obj, "added", by=by)
+            return
+        before = {column: form.initial.get(column) for column in form.changed_data}
+        node_admin.note_change(obj, before, by=by)
+
+    def delete_model(self, request: HttpRequest, obj: InferenceNode) -> None:
+        node_admin.remove_node(obj.name, by=request.user.get_username())
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[InferenceNode]) -> None:
+        for node in queryset:
+            self.delete_model(request, node)
 
 
-def _follows_environment(node: InferenceNode | None) -> bool:
-    return node is not None and node.source == InferenceNode.Source.ENVIRONMENT
+def _follows_another(node: InferenceNode | None) -> bool:
+    """Whether its row is kept by the environment, or by the name that it is an address of."""
+    return node is not None and (
+        node.source == InferenceNode.Source.ENVIRONMENT or node.parent_id is not None
+    )

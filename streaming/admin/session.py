@@ -11,6 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from streaming.admin.content import MASKED, answer_text, may_view_content, request_text
+from streaming.admin.evidence import ByCause, in_words
 from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
@@ -39,14 +40,14 @@ class StreamSessionAdmin(ReadOnlyAdmin):
         "created",
     ]  # fmt: skip
     list_select_related = ["tenant"]
-    list_filter = ["state", Interrupted]
+    list_filter = ["state", Interrupted, ByCause]
     date_hierarchy = "created_at"
     ordering = ["-created_at"]
     search_fields = ["reference", "id", "request_id", "end_user"]
     search_help_text = "Reference, session id, request id or end user; the beginning is enough."
     inlines = [AttemptInline, EventInline, CheckpointInline]
     fieldsets = [
-        (None, {"fields": [("reference", "id"), ("state", "finish_reason"), "cause", "error_code", "evidence"]}),
+        (None, {"fields": [("reference", "id"), ("state", "finish_reason"), ("cause", "error_code"), "because"]}),
         ("Who asked", {"fields": ["tenant", "api_key", "end_user", "request_id", "protocol"]}),
         ("What was asked", {"fields": [("model", "model_requested"), "seed"]}),
         ("Course", {
@@ -58,7 +59,7 @@ class StreamSessionAdmin(ReadOnlyAdmin):
         ("Content", {"fields": ["request_shown", "answer_shown"], "classes": ["collapse"]}),
     ]  # fmt: skip
     readonly_fields = [
-        "id", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
+        "id", "because", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
     ]  # fmt: skip
 
     class Media:
@@ -99,6 +100,10 @@ class StreamSessionAdmin(ReadOnlyAdmin):
     @admin.display(ordering="created_at", description="created (UTC)")
     def created(self, session: StreamSession) -> str:
         return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
+
+    @admin.display(description="evidence")
+    def because(self, session: StreamSession) -> str:
+        return in_words(session.evidence)
 
     @admin.display(description="request")
     def request_shown(self, session: StreamSession) -> SafeString | str:

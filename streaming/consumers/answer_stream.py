@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from streaming.conf import conf
 from streaming.consumers.base import Header, StreamConsumer
 from streaming.consumers.heartbeat import KEEPALIVE, PING, KeepAlive, interval
 from streaming.core.state import SessionState
 from streaming.errors import error_from_openai
+from streaming.metrics import connection_ended
+from streaming.metrics.catalogue import SSE_CHUNKS, SSE_CONNECTIONS
 from streaming.runtime.live import ControlEvent
 from streaming.runtime.token_log import LogSlice
 from streaming.services.attach import Attachment
@@ -20,6 +22,8 @@ from streaming.services.attach import Attachment
 class EventWriter(Protocol):
     """The wire format of a stream."""
 
+    protocol: ClassVar[str]
+    """What metrics call it."""
     tells_errors: ClassVar[bool]
     """Whether ``end`` tells an error that ended the session."""
 
@@ -76,10 +80,19 @@ class AnswerStream:
         self._pinging = False
         self._starting = asyncio.Lock()
         self._controls_told = 0
+        self._end: Literal["whole", "moved", "early"] = "early"
 
     async def run(self) -> None:
         """Stream to the end. Raises ``GatewayError``: before the head a status, after it in-band."""
         loop = asyncio.get_running_loop()
+        SSE_CONNECTIONS.value += 1
+        try:
+            await self._follow(loop)
+        finally:
+            SSE_CONNECTIONS.value -= 1
+            connection_ended(self._writer.protocol, self._end, loop.time() - self._born)
+
+    async def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._start_after == 0:
             await self._start()
         starter = loop.create_task(self._start_after_a_while())
@@ -90,11 +103,15 @@ class AnswerStream:
                     if self._resumable and self._must_move(loop.time()):
                         self._attachment.expect_back()
                         await self._send(MOVE)
+                        self._end = "moved"
                         return
                     if piece is not None:
                         await self._send(self._events_of(piece))
                         reader.sent(piece.last_seq, loop.time())
+                        if piece.text:
+                            SSE_CHUNKS.value += 1
                         if piece.terminal is not None:
+                            self._end = "whole"
                             self._raise_error(piece.terminal)
                     # After tokens too: news that came while they were sent wakes nobody again.
                     await self._send(self._due_controls(reader.cursor))

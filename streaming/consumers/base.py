@@ -34,6 +34,7 @@ from streaming.errors import (
     MethodNotAllowed,
     ShuttingDown,
 )
+from streaming.metrics.catalogue import ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -224,6 +225,7 @@ class StreamConsumer(AsyncHttpConsumer):
         """Answer with ``error``: as a status while that is possible, else in the stream."""
         if self.finished:
             return
+        ERRORS.add(1, error.code)
         try:
             if self.started:
                 await self.inband_error(error)

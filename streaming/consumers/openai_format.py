@@ -41,6 +41,7 @@ class OpenAIWriter:
     """
 
     __slots__ = ("_after", "_before", "_head", "_include_usage", "_tell_controls", "_usage_null")
+    protocol: ClassVar[str] = "openai"
     tells_errors: ClassVar[bool] = False
 
     def __init__(self, completion: Completion, *, tell_controls: bool = False) -> None:

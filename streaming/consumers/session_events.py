@@ -21,6 +21,7 @@ class SessionEventWriter:
     Only tokens and the end carry an ``id``: it is what the reader resumes from.
     """
 
+    protocol: ClassVar[str] = "sessions"
     tells_errors: ClassVar[bool] = True
 
     def __init__(self, opening: dict[str, Any]) -> None:

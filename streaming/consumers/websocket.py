@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs
 from uuid import UUID, uuid4
 
@@ -35,6 +35,8 @@ from streaming.errors import (
     UnsupportedParameter,
     error_from_openai,
 )
+from streaming.metrics import connection_ended
+from streaming.metrics.catalogue import WEBSOCKETS
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
 from streaming.runtime.reader import Evidence
@@ -84,9 +86,16 @@ class ChatSocket(AsyncWebsocketConsumer):
             await self.close(RESTARTING if exc.http_status == 503 else 4400)
             return
         self._principal = principal
+        self._born = asyncio.get_running_loop().time()
+        WEBSOCKETS.value += 1
         self._spawn(self._heartbeat())
 
     async def disconnect(self, code: int) -> None:
+        if self._principal is not None:
+            WEBSOCKETS.value -= 1
+            end: Literal["whole", "moved", "early"] = "early" if self._following else "whole"
+            lifetime = asyncio.get_running_loop().time() - self._born
+            connection_ended("websocket", "moved" if self._moved else end, lifetime)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -230,6 +239,7 @@ class ChatSocket(AsyncWebsocketConsumer):
                 for follow in self._following.values():
                     if follow.attachment is not None:
                         follow.attachment.expect_back()
+                self._moved = True
                 await self.close(RESTARTING)
                 return
             interval = self._interval
@@ -265,6 +275,9 @@ class ChatSocket(AsyncWebsocketConsumer):
         await self._send(message)
 
     _sent_at = 0.0
+    _born = 0.0
+    _moved = False
+    """Whether it was told to come back on another connection."""
 
 
 class UnknownSocket(AsyncWebsocketConsumer):

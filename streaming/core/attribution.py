@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import errno
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,9 +52,9 @@ class Probe(enum.Enum):
 class Evidence:
     """Everything known about one failed attempt. Times are seconds; None: nobody told.
 
-    ``said``: the engine's or the transport's words. ``unanswered``: probes and segments on its
-    socket that the peer's kernel has not acknowledged (``TCP_INFO``); ``ack_age``: since it last
-    acknowledged anything. ``siblings_failed`` and ``siblings_alive`` count the other streams on its
+    ``said``: the engine's or the transport's words. ``errno`` by name. ``unanswered``: how often in
+    a row its socket has asked or sent again without an answer of the peer's kernel (``TCP_INFO``).
+    ``siblings_failed`` and ``siblings_alive`` count the other streams on its
     node that failed in the same moment, and those that did not; ``nodes_failed`` the other nodes on
     which streams broke off or fell silent in that moment. ``restarted``: its counters began anew.
     ``progressed``: it worked on, for others. ``xids`` and ``ecc_errors``: new on its GPUs since
@@ -66,9 +65,8 @@ class Evidence:
     seen: Cause
     said: str = ""
     status: int | None = None
-    errno: int | None = None
+    errno: str | None = None
     unanswered: int | None = None
-    ack_age: float | None = None
     silence: float = 0.0
     siblings_failed: int = 0
     siblings_alive: int | None = None
@@ -122,27 +120,22 @@ class Evidence:
 
     @property
     def host_answers(self) -> bool:
-        """Its kernel acknowledged something during the silence."""
-        return (
-            not self.unanswered
-            and self.ack_age is not None
-            and self.ack_age < self.silence - DEAF_SECONDS
-        )
+        """Its kernel, which answers even for a stopped process, did so during the silence."""
+        return self.unanswered == 0 and self.silence > KEEPALIVE_SECONDS
 
     @property
     def host_is_deaf(self) -> bool:
-        """Its kernel, which acknowledges even for a stopped process, does not."""
-        return bool(self.unanswered) and (self.ack_age is None or self.ack_age > DEAF_SECONDS)
+        """Its kernel does not answer; once may be a packet that was lost."""
+        return self.unanswered is not None and self.unanswered >= 2
 
 
-DEAF_SECONDS = 1.0
+KEEPALIVE_SECONDS = 5.0
+"""By this time of silence the peer's kernel has been asked for a sign of life."""
 
 ECC_XIDS = frozenset({48, 64, 94, 95, 140})
 """NVIDIA's numbers of memory errors that cannot be corrected, or no longer be mapped away."""
 
-_NO_WAY = frozenset(
-    {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
-)
+_NO_WAY = frozenset({"ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN", "ENETDOWN"})
 
 
 def _said(pattern: str) -> Callable[[Evidence], bool]:

@@ -27,6 +27,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
+from streaming.engines.names import HostNames
 from streaming.engines.sockets import HAS_TCP_INFO, SilenceGuard, error_facts, set_options
 from streaming.engines.spares import SpareConnector
 
@@ -46,7 +47,8 @@ class EngineClient:
     def __init__(
         self, transport: httpx.AsyncBaseTransport, connector: SpareConnector | None = None
     ) -> None:
-        self._transport = transport
+        self.names = HostNames(transport)
+        self._transport = self.names
         self._connector = connector
         self._connect_timeout = conf().engine_connect_timeout
         # Before the first token the gateway waits for longer than between tokens, and decides first.
@@ -56,7 +58,7 @@ class EngineClient:
         self.guard = SilenceGuard(conf().engine_silence)
         self._urls: dict[str, httpx.URL] = {}
         self.short = httpx.AsyncClient(
-            transport=transport,
+            transport=self.names,
             timeout=httpx.Timeout(None, connect=self._connect_timeout),
             headers=_HEADERS,
             follow_redirects=False,
@@ -86,7 +88,8 @@ class EngineClient:
     async def keep_spares(self, base_url: str, count: int) -> None:
         """Have ``count`` connections to a node ready for its next attempts."""
         if self._connector is not None:
-            await self._connector.keep_spares(base_url, count, self._connect_timeout)
+            host = self.names.host(base_url)
+            await self._connector.keep_spares(base_url, count, self._connect_timeout, host)
 
     def drop_spares(self, base_url: str) -> None:
         """Close what ``keep_spares`` has opened."""

@@ -28,6 +28,10 @@ EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_pena
 PIECES_REMEMBERED = 4096
 ERASE_TIMEOUT = 5.0
 
+# After a stream it closes the connection without having said so, and a request that was sent on it
+# in that moment would be lost.
+_HEADERS = {"connection": "close"}
+
 _METRICS = Reader(
     "llamacpp:",
     (
@@ -122,7 +126,7 @@ class LlamaCpp:
     def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
         reader = _EventReader(generation, self._all_ids)
         return chunks_of(
-            self._access, "/completion", _body(generation), {}, reader, generation.watch
+            self._access, "/completion", _body(generation), _HEADERS, reader, generation.watch
         )
 
     async def _all_ids(self, text: str, ids: list[int], count: int) -> list[int]:

@@ -77,13 +77,17 @@ LEFT JOIN streaming_attempt next ON next.session_id = g.session_id AND next.numb
 
 @dataclass(slots=True, eq=False)
 class Failure:
-    """One failed attempt. ``verdict`` None: not judged yet, or no interruption at all."""
+    """One failed attempt. ``verdict`` None: not judged yet, or no interruption at all.
+
+    ``was_overtaken``: it was only silent, and a hedge was faster.
+    """
 
     node_name: str
     session_id: UUID
     number: int
     sight: Sight
     silence: float
+    was_overtaken: bool = False
     verdict: tuple[Blame, dict[str, Any]] | None = None
     is_last: bool = False
     """Its session has ended failed because of it."""
@@ -116,9 +120,8 @@ _BREAKS_OR_SILENCE = frozenset(
 
 
 class Attributor:
-    """One for each gateway process. ``on_attributed`` gets cause, grade and node of each attempt.
-
-    The grade is the seam's of the attempt that went on (``none``: nothing has by then).
+    """One for each gateway process. ``on_attributed`` gets cause, grade and node of each attempt;
+    the grade is the seam's of the attempt that went on (``none``: nothing has by then).
     """
 
     def __init__(
@@ -172,11 +175,15 @@ class Attributor:
         number: int,
         failure: AttemptFailed,
         silence: float = 0.0,
+        *,
+        overtaken: bool = False,
     ) -> None:
         """An attempt has failed. ``silence``: seconds since its last data.
 
         Cheap: whole nodes fail at once. To be called when the attempt counts no longer among its
         node's ``in_flight``. Rehearsals and migrations may be told too; they are no interruptions.
+        With ``overtaken`` it was silent, and a hedge was faster: an interruption only if its node
+        turns out not to work.
         """
         burst = self._gathering.get(node.id)
         if burst is None:
@@ -187,7 +194,7 @@ class Attributor:
             task = asyncio.create_task(self._attend(burst), name=f"attribution {node.name}")
             self._judges.add(task)
             task.add_done_callback(self._judges.discard)
-        noted = Failure(node.name, session_id, number, Sight.of(failure), silence)
+        noted = Failure(node.name, session_id, number, Sight.of(failure), silence, overtaken)
         burst.failures.append(noted)
         self._known[session_id, number] = noted
         if len(self._known) > MOST_REMEMBERED:
@@ -269,7 +276,7 @@ class Attributor:
             shared["probe_after"] = asyncio.get_running_loop().time() - burst.began
         give_up_at = asyncio.get_running_loop().time() + GIVE_UP_SECONDS
         for failure in burst.failures[part]:
-            if failure.verdict is not None:
+            if failure.verdict is not None or (failure.was_overtaken and probe is Probe.UP):
                 continue
             failure.verdict = attribute(
                 evidence_of(failure.sight, silence=failure.silence, **shared)

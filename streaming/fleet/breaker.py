@@ -84,7 +84,7 @@ class Breaker:
         """What another process has found out about the node."""
         if state is Circuit.CLOSED:
             self.close()
-        elif self.state is Circuit.CLOSED:
+        elif state is Circuit.OPEN and self.state is Circuit.CLOSED:
             self._open(now, self._first_pause)
 
     def returned(self, now: float) -> None:

@@ -8,6 +8,7 @@ import orjson
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.core.nodes import NodeSpec
+from streaming.fleet.node_table import forget_rows
 
 _LOCK = 0x554E4201  # one process at a time: several start together
 
@@ -36,11 +37,12 @@ async def sync_environment_nodes(pool: AsyncConnectionPool, specs: Sequence[Node
     """
     async with pool.connection() as connection, connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        await connection.execute(
-            "DELETE FROM streaming_inferencenode WHERE source = 'environment'"
+        cursor = await connection.execute(
+            "SELECT id FROM streaming_inferencenode WHERE source = 'environment'"
             " AND NOT (name, base_url) IN (SELECT * FROM unnest(%s::text[], %s::text[]))",
             ([spec.name for spec in specs], [spec.base_url for spec in specs]),
         )
+        await forget_rows(connection, [row[0] for row in await cursor.fetchall()])
         for spec in specs:
             values = (
                 spec.name,

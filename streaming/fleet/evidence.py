@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from errno import errorcode
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,9 +25,8 @@ _UNREACHABLE = re.compile(
 class Sight:
     """What one stream saw. (Never its exception, which would keep the whole stream in memory.)
 
-    ``told`` is what the dialect has put into ``failure.evidence``: ``status``, ``errno`` and figures
-    of ``TCP_INFO``, named as in the kernel's structure, with or without ``tcpi_``; times in
-    milliseconds.
+    ``told`` is what the dialect has put into ``failure.evidence``: ``status`` (HTTP), ``errno`` (its
+    name), and of ``TCP_INFO`` ``retransmits`` and ``probes``, how often in a row.
     """
 
     cause: Cause
@@ -40,16 +40,15 @@ class Sight:
 
 def evidence_of(sight: Sight, **more: Any) -> Evidence:
     """As attribution judges it. ``more``: other fields of ``Evidence``."""
-    seen = _flat(sight.told)
     words = printable(sight.detail)
-    last_ack = seen.get("last_ack_recv")
+    status, errno = _STATUS.search(words), _ERRNO.search(words)
+    told = sight.told
     return Evidence(
         seen=sight.cause,
         said=words,
-        status=_number(seen.get("status"), _STATUS, words),
-        errno=_number(seen.get("errno"), _ERRNO, words),
-        unanswered=_unanswered(seen),
-        ack_age=last_ack / 1000 if isinstance(last_ack, int | float) else None,
+        status=told.get("status") or (int(status[1]) if status else None),
+        errno=told.get("errno") or (errorcode.get(int(errno[1])) if errno else None),
+        unanswered=_unanswered(told),
         **more,
     )
 
@@ -93,24 +92,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 
 
-def _flat(seen: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in seen.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value)
-        else:
-            flat[name.removeprefix("tcpi_")] = value
-    return flat
-
-
-def _number(told: Any, pattern: re.Pattern[str], words: str) -> int | None:
-    if isinstance(told, int):
-        return told
-    found = pattern.search(words)
-    return int(found[1]) if found else None
-
-
-def _unanswered(seen: Mapping[str, Any]) -> int | None:
-    """Segments and keep-alive probes that were sent and not acknowledged."""
-    figures = [seen[name] for name in ("retransmits", "probes") if isinstance(seen.get(name), int)]
+def _unanswered(told: Mapping[str, Any]) -> int | None:
+    """Keep-alive probes and segments sent again, without an answer."""
+    figures = [told[name] for name in ("retransmits", "probes") if name in told]
     return sum(figures) if figures else None

@@ -113,7 +113,8 @@ def parse_gpus(page: str, *, gpus: Iterable[str] = (), pod: str = "") -> GpuRead
     values: dict[str, list[tuple[str, int]]] = {}
     for sample in samples:
         if sample.value == sample.value and abs(sample.value) < 2**53:  # neither NaN nor infinite
-            values.setdefault(sample.name, []).append(
+            # The parser adds _total to counters that have none; NVIDIA's end in _TOTAL.
+            values.setdefault(sample.name.removesuffix("_total"), []).append(
                 (sample.labels.get("gpu", ""), int(sample.value))
             )
     return GpuReading(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -75,7 +76,7 @@ class Node:
     switches: Switches = Switches()
     continuing: int = 0
     """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
-    last_data: float = 0.0
+    last_data: float = -math.inf
     """When an attempt of this process last got data from here; at most a tick of suspicion late."""
     ttft: Pace = field(default_factory=Pace)
     """Its time to first token."""
@@ -85,6 +86,16 @@ class Node:
     """Which of equally loaded nodes is first; in each process another."""
     blocked_until: float = 0.0
     """Time before which it wants no requests (its ``Retry-After``)."""
+    host: str = ""
+    """The URL by whose name its address was found, if it is one of several."""
+    is_mute: bool = False
+    """Whether it was silent so long that a probe must have it generate a token to be good."""
+    known_at: float = -math.inf
+    """Time of what its health is known from: when a probe began, or a stream failed."""
+    suspected_at: float = -math.inf
+    """When a stream on it failed for the last time in a way that is the node's."""
+    found_down_here: bool = False
+    """Whether a probe of this very process got no answer."""
     _kv_is_high: bool = False
 
     def __repr__(self) -> str:

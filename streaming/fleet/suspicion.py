@@ -109,7 +109,7 @@ class Suspicion:
 
     def _look(self, node: Node, attempts: set[Watched], now: float) -> None:
         begun = [attempt.last_data for attempt in attempts if attempt.has_begun]
-        node.last_data = max(node.last_data, max(begun, default=0.0))
+        node.last_data = max([node.last_data, *begun])
         if not node.accepting:
             for attempt in list(attempts):
                 attempt.migrate()

@@ -1,169 +1,436 @@
-"""Keeps the fleet true: reads the configured nodes from PostgreSQL, and probes each of them."""
+"""Keeps the fleet true: reads the node table, probes the nodes or hears from the process that does.
+
+One process at a time probes all nodes: whoever holds the lease. It tells the others over the bus and
+in the node table, so they work without Redis too. A node on which a stream has failed is looked at
+at once by whoever noticed, and what nobody has told of for a while by everybody: neither a dead bus
+nor a dead prober leaves anybody with old news.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
-import orjson
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.conf import conf
-from streaming.core.failures import AttemptFailed, RejectedByEngine
 from streaming.core.nodes import NodeOptions
 from streaming.engines.http import EngineClient
 from streaming.engines.registry import dialect_for
-from streaming.fleet.nodes import Fleet, Health, Node
+from streaming.fleet.breaker import Circuit
+from streaming.fleet.chronicle import Chronicle
+from streaming.fleet.dns import AddressBook, Resolve, system_resolve
+from streaming.fleet.findings import Finding
+from streaming.fleet.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
+from streaming.fleet.node_table import NodeTable, Row
+from streaming.fleet.nodes import Fleet, Health, Node, Switches
+from streaming.fleet.probe import probe
 
 logger = logging.getLogger(__name__)
 
 
 MOST_SPARES = 64
 """Connections that one process keeps ready at one node."""
+READ_SECONDS = 1.0
+SETTLED_SECONDS = 2.0
+"""After an outage of the database every gateway looks dead until its next heartbeat."""
+FLOWING_SECONDS = 1.0
+"""A node whose last data is younger than this works, whatever others say."""
+
+NEWS = ("found", "suspect", "circuit")
+"""The types of the messages that watches send each other."""
+DATABASE_ERRORS = (psycopg.Error, PoolTimeout)
 
 
 class FleetWatch:
-    """Background tasks: one that reads the table, and one per node that probes it."""
+    """Background tasks: for the lease, the table and names, and one per node that probes it.
 
-    def __init__(self, fleet: Fleet, client: EngineClient, pool: AsyncConnectionPool) -> None:
+    ``broadcast`` sends a message to all other gateway processes; it may not arrive.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        client: EngineClient,
+        pool: AsyncConnectionPool,
+        instance_id: int,
+        broadcast: Callable[[dict[str, Any]], None],
+        resolve: Resolve = system_resolve,
+    ) -> None:
         self._fleet = fleet
         self._client = client
-        self._pool = pool
+        self._instance_id = instance_id
+        self._broadcast = broadcast
+        self._table = NodeTable(pool, instance_id)
+        self._lease = Lease(pool, "probe", f"gateway {instance_id}")
+        self._addresses = AddressBook(pool, resolve, self._lease.holder)
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._hurry: dict[int, asyncio.Event] = {}
-        self._reader: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._chronicle = Chronicle(self._table, self._lease)
+        # As the table had them when it was last read, by node id.
+        self._stored_health: dict[int, str] = {}
+        self._stored_circuit: dict[int, str] = {}
+        self._something_drains = False
+        self._prober_since = -math.inf
+        self.read_at: datetime | None = None
+        """When the node table was last read, on the database's clock."""
+        fleet.circuit_moved = self._circuit_moved
+
+    def __repr__(self) -> str:
+        return f"<FleetWatch of {self._fleet!r}, {self._lease!r}>"
+
+    @property
+    def is_prober(self) -> bool:
+        """Whether this process probes for all."""
+        return self._lease.is_held
 
     async def start(self) -> None:
-        """Read the nodes and probe each once, so that the first request finds them."""
+        """Know the nodes, so that the first request finds them. Raises ``psycopg.Error``."""
+        await self._lease.claim()
         await self._read_table()
-        first = [asyncio.create_task(self._probe(node)) for node in self._fleet.nodes.values()]
+        now = asyncio.get_running_loop().time()
+        first = [
+            asyncio.create_task(self._probe(node))
+            for node in self._fleet.nodes.values()
+            if self.is_prober or self._is_old(node, now)
+        ]
         if first:
             await asyncio.wait(first, timeout=conf().health_timeout)
-        self._reader = asyncio.create_task(self._read_forever(), name="fleet table")
+        self._tasks = [
+            asyncio.create_task(work, name=name)
+            for work, name in (
+                (self._hold_lease(), "probe lease"),
+                (self._read_forever(), "fleet table"),
+                (self._chronicle.write_forever(), "fleet chronicle"),
+                (self._look_up_forever(), "fleet names"),
+            )
+        ]
 
     async def stop(self) -> None:
-        tasks = [*self._probes.values(), *([self._reader] if self._reader else [])]
+        tasks = [*self._probes.values(), *self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._lease.release()
+        except DATABASE_ERRORS as exc:
+            logger.info("the lease is left to run out: %s", exc)
 
     def suspect(self, node: Node, reason: str) -> None:
-        """A stream on ``node`` failed in a way that is the node's: no new work until a probe is good."""
+        """A stream on ``node`` failed in a way that is the node's: no new work until a probe is good.
+
+        This process looks at once, and so does the one that probes for all.
+        """
+        self._suspect(node, reason, is_news=node.health is Health.UP)
+
+    def suspect_mute(self, node: Node, reason: str) -> None:
+        """The same of a node whose streams have gone silent: it must generate a token to be good."""
+        is_news = node.health is Health.UP or not node.is_mute
+        node.is_mute = True
+        self._suspect(node, reason, is_news)
+
+    def _suspect(self, node: Node, reason: str, is_news: bool) -> None:
         if node.health is Health.UP:
-            self._fleet.mark(node, Health.SUSPECT, reason)
+            self._move_to_suspect(node, reason, self._lease.holder)
+        if is_news:
+            self._send("suspect", node, reason=reason, mute=node.is_mute)
         if (hurry := self._hurry.get(node.id)) is not None:
             hurry.set()
 
+    def streams(self) -> dict[str, int]:
+        """The attempts of this process by node id; of nodes that take no work also when it is 0.
+
+        That 0 is how others know that this process knows of the drain.
+        """
+        return {
+            str(node.id): node.in_flight
+            for node in self._fleet.nodes.values()
+            if node.in_flight or not node.accepting
+        }
+
+    # What other processes tell
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """A message of another process's watch: ``found``, ``suspect`` or ``circuit``."""
+        if message.get("from") == self._instance_id:
+            return
+        try:
+            self._receive(message)
+        except (KeyError, TypeError, ValueError) as exc:  # from another version of the gateway
+            logger.info("news that cannot be read: %r", exc)
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        node = self._fleet.nodes.get(message["node"])
+        if node is None:
+            return
+        match message["type"]:
+            case "found":
+                now = asyncio.get_running_loop().time()
+                self._hear(node, Finding.read(message["finding"], now))
+            case "circuit":
+                self._hear_circuit(node, message["state"])
+            case "suspect" if self.is_prober:
+                node.is_mute = node.is_mute or message["mute"]
+                if node.health is Health.UP:
+                    self._move_to_suspect(node, message["reason"], f"gateway {message['from']}")
+                self._hurry[node.id].set()
+
+    def _send(self, kind: str, node: Node, **data: Any) -> None:
+        self._broadcast({"type": kind, "from": self._instance_id, "node": node.id, **data})
+
+    def _hear(self, node: Node, finding: Finding) -> None:
+        """Believe what another process has found, unless we know better: then look ourselves."""
+        if finding.at <= node.known_at or finding.health is Health.SUSPECT:
+            return
+        now = asyncio.get_running_loop().time()
+        if finding.health is Health.UP and node.health is Health.SUSPECT:
+            return  # our own probe is under way
+        if (finding.health is Health.UP and node.found_down_here) or (
+            finding.health is Health.DOWN
+            and node.health is Health.UP
+            and now - node.last_data < FLOWING_SECONDS
+        ):
+            self._hurry[node.id].set()
+        else:
+            self._believe(node, finding)
+
+    def _hear_circuit(self, node: Node, state: str) -> None:
+        before = node.breaker.state
+        now = asyncio.get_running_loop().time()
+        node.breaker.hear(Circuit(state), now)
+        if node.breaker.state is not before:
+            if node.breaker.state is Circuit.CLOSED:
+                node.readmission.begin(now)
+            self._fleet.announce_change()
+
+    def _circuit_moved(self, node: Node, before: Circuit, reason: str) -> None:
+        """A circuit has moved in this process: the others follow. Trials are everybody's own."""
+        state = node.breaker.state.value
+        self._send("circuit", node, state=state)
+        self._stored_circuit[node.id] = state  # or will be in a moment
+        self._chronicle.circuit(node, node.breaker.state)
+        self._chronicle.note(
+            node, f"circuit_{state}", by=self._lease.holder, was=before.value, reason=reason
+        )
+
+    # The lease
+
+    async def _hold_lease(self) -> None:
+        while True:
+            held = self._lease.is_held
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                if await self._lease.claim() and not held:
+                    self._prober_since = asyncio.get_running_loop().time()
+                    logger.info("this process probes the nodes from now on")
+                    for hurry in self._hurry.values():
+                        hurry.set()
+                    self._addresses.hurry()
+            except DATABASE_ERRORS as exc:
+                logger.info("the lease to probe cannot be had: %s", exc)
+
+    def _has_probed_for(self, seconds: float) -> bool:
+        return self.is_prober and asyncio.get_running_loop().time() - self._prober_since > seconds
+
+    # The table
+
     async def _read_forever(self) -> None:
         while True:
-            await asyncio.sleep(conf().health_interval)
+            await asyncio.sleep(min(READ_SECONDS, conf().health_interval))
             try:
                 await self._read_table()
-            except (psycopg.Error, PoolTimeout) as exc:
+                if self._something_drains and self._has_probed_for(SETTLED_SECONDS):
+                    await self._table.settle_drains(self._lease.holder)
+            except DATABASE_ERRORS as exc:
                 logger.info("the node table cannot be read: %s", exc)
 
     async def _read_table(self) -> None:
-        async with self._pool.connection() as connection:
-            cursor = await connection.execute(
-                "SELECT id, name, dialect, base_url, admin_state, weight, options FROM streaming_inferencenode"
-            )
-            rows = {row[0]: row[1:] for row in await cursor.fetchall()}
+        asked_at = asyncio.get_running_loop().time()
+        view = await self._table.read()
+        names = [row for row in view.nodes if _is_name(row)]
+        rows = {row["id"]: row for row in view.nodes if not _is_name(row)}
         for node_id in set(self._fleet.nodes) - set(rows):
             self._forget(node_id)
         for node_id, row in rows.items():
             try:
-                self._update(node_id, *row)
+                self._update(node_id, row, asked_at)
             except (ValueError, KeyError, TypeError) as exc:
                 # Somebody wrote past the model's validation; the other nodes are fine.
-                logger.error("node %s is configured wrongly and is left out: %r", row[0], exc)
+                logger.error("node %s is configured wrongly and is left out: %r", row["name"], exc)
+        self._addresses.want(names)
+        self._something_drains = any(
+            row["admin_state"] == "draining" or _is_leaving(row) for row in view.nodes
+        )
+        self._fleet.policies = {model: _switches(row) for model, row in view.policies.items()}
+        self._fleet.gateways = 1 + len(view.others)
+        nodes = sorted(self._fleet.nodes.values(), key=lambda node: node.id)
+        for place, node in enumerate(nodes):
+            node.rank = (place - (self._instance_id - 1)) % len(nodes)
+            node.others_in_flight = sum(other.get(str(node.id), 0) for other in view.others)
+        self.read_at = view.read_at
 
-    def _update(
-        self, node_id: int, name: str, dialect: str, base_url: str, admin_state: str,
-        weight: float, options: dict[str, Any],
-    ) -> None:  # fmt: skip
-        accepting = admin_state == "active"
-        parsed = NodeOptions.parse(options)
+    def _update(self, node_id: int, row: Row, asked_at: float) -> None:
+        options = NodeOptions.parse(row["options"])
         node = self._fleet.nodes.get(node_id)
-        if node is not None and (node.base_url, node.dialect.name) != (base_url, dialect):
+        host = row["parent_url"] or (node.host if node is not None else "")
+        if node is not None and (node.base_url, node.dialect.name, node.host) != (
+            row["base_url"], row["dialect"], host,
+        ):  # fmt: skip
             self._forget(node_id)
             node = None
+        accepting = row["admin_state"] == "active" and not _is_leaving(row)
         if node is None:
-            engine = dialect_for(dialect, self._client, base_url, parsed)
-            node = Node(node_id, name, base_url, engine, parsed)
-            self._fleet.nodes[node_id] = node
-            self._hurry[node_id] = asyncio.Event()
-            self._probes[node_id] = asyncio.create_task(
-                self._probe_forever(node), name=f"probe {name}"
-            )
-        changed = (node.name, node.options, node.weight, node.accepting) != (
-            name, parsed, weight, accepting,
+            node = self._add(row, options, host)
+            node.accepting = accepting
+        elif node.options != options:
+            node.dialect = dialect_for(row["dialect"], self._client, row["base_url"], options)
+        if accepting and not node.accepting:
+            node.readmission.begin(asyncio.get_running_loop().time())
+        configured = (row["name"], options, row["weight"], accepting, _switches(row))
+        changed = configured != (
+            node.name, node.options, node.weight, node.accepting, node.switches,
         )  # fmt: skip
-        node.name, node.options, node.weight, node.accepting = name, parsed, weight, accepting
+        node.name, node.options, node.weight, node.accepting, node.switches = configured
         if changed:
             self._fleet.announce_change()
+        self._read_finding(node, row, asked_at)
+
+    def _read_finding(self, node: Node, row: Row, asked_at: float) -> None:
+        """What others have stored. The prober knows better, once it has looked."""
+        is_new = node.health is Health.UNKNOWN
+        if row["age"] is not None and (is_new or not self.is_prober):
+            finding = Finding.read(row, asked_at)
+            if asked_at - finding.at < _patience():
+                self._hear(node, finding)
+        if not self._chronicle.knows_better(node, asked_at):
+            # Only what is new: where it says the same as before, ours may have moved on by a hint.
+            if row["circuit"] != self._stored_circuit.get(node.id, Circuit.CLOSED.value):
+                self._hear_circuit(node, row["circuit"])
+            self._stored_circuit[node.id] = row["circuit"]
+        self._stored_health[node.id] = row["health"]
+
+    def _add(self, row: Row, options: NodeOptions, host: str) -> Node:
+        dialect = dialect_for(row["dialect"], self._client, row["base_url"], options)
+        node = Node(row["id"], row["name"], row["base_url"], dialect, options, host=host)
+        if host:
+            self._client.names.remember(node.base_url, host)
+        self._fleet.nodes[node.id] = node
+        self._hurry[node.id] = asyncio.Event()
+        if self._tasks:  # at the start all are probed
+            self._hurry[node.id].set()
+        self._probes[node.id] = asyncio.create_task(
+            self._probe_forever(node), name=f"probe {node.name}"
+        )
+        return node
 
     def _forget(self, node_id: int) -> None:
         node = self._fleet.nodes.pop(node_id)
         self._probes.pop(node_id).cancel()
         del self._hurry[node_id]
+        self._stored_circuit.pop(node_id, None)
         self._client.drop_spares(node.base_url)
+        self._client.names.forget(node.base_url)
         node.accepting = False
         self._fleet.announce_change()
 
+    async def _look_up_forever(self) -> None:
+        while True:
+            await self._addresses.wait(conf().dns_interval)
+            if not self.is_prober:
+                continue
+            try:
+                await self._addresses.refresh()
+            except DATABASE_ERRORS as exc:
+                logger.info("addresses cannot be stored: %s", exc)
+
+    # Probing
+
     async def _probe_forever(self, node: Node) -> None:
         hurry = self._hurry[node.id]
+        loop = asyncio.get_running_loop()
         while True:
             try:
                 async with asyncio.timeout(conf().health_interval):
                     await hurry.wait()
             except TimeoutError:
                 pass
-            hurry.clear()
-            await self._probe(node)
+            if hurry.is_set() or self.is_prober or self._is_old(node, loop.time()):
+                hurry.clear()
+                await self._probe(node)
+            await self._keep_spares(node)
+
+    def _is_old(self, node: Node, now: float) -> bool:
+        """Whether nobody has told of the node for longer than a new prober takes to begin."""
+        return node.health is Health.UNKNOWN or now - node.known_at > _patience()
 
     async def _probe(self, node: Node) -> None:
+        finding = await probe(node)
+        if finding.at <= node.suspected_at:  # a stream has failed meanwhile
+            return
+        was = node.health
+        node.found_down_here = finding.health is Health.DOWN
+        node.is_mute = node.is_mute and node.found_down_here
+        self._believe(node, finding)
+        self._tell(node, was, finding, self._lease.holder)
+
+    def _believe(self, node: Node, finding: Finding) -> None:
+        """Take over what is known of a node."""
         before = (node.health, node.models)
-        try:
-            async with asyncio.timeout(conf().health_timeout):
-                report = await node.dialect.probe(conf().health_timeout)
-        except (AttemptFailed, RejectedByEngine, TimeoutError) as exc:
-            self._fleet.mark(node, Health.DOWN, str(exc) or "no answer in time")
-        except Exception as exc:  # noqa: BLE001  a strange answer or address must not end the probing
-            self._fleet.mark(
-                node, Health.DOWN, f"not what a {node.dialect.name} server says: {exc!r}"
-            )
-        else:
-            node.models = report.models
-            if before != (Health.UP, report.models):
-                self._fleet.mark(node, Health.UP)
-            await self._keep_spares(node)
+        node.known_at = max(node.known_at, finding.at)
+        node.reason = finding.reason
+        if (report := finding.report) is not None:
+            node.models, node.can, node.slots = report.models, report.can, report.slots
+            node.note_figures(report.figures)
+        if before != (finding.health, node.models):
+            self._fleet.mark(node, finding.health, finding.reason)
         if node.health is Health.DOWN:
             self._client.drop_spares(node.base_url)
-        if (node.health, node.models) != before:
-            await self._report(node)
+
+    def _move_to_suspect(self, node: Node, reason: str, by: str) -> None:
+        was, node.suspected_at = node.health, asyncio.get_running_loop().time()
+        finding = Finding(at=node.suspected_at, health=Health.SUSPECT, reason=reason)
+        self._believe(node, finding)
+        self._tell(node, was, finding, by)
+
+    def _tell(self, node: Node, was: Health, finding: Finding, by: str) -> None:
+        """Only the prober does: what others find out by themselves it finds out as well."""
+        if not self.is_prober:
+            return
+        self._chronicle.found(node, finding)
+        self._send("found", node, finding=finding.stored(asyncio.get_running_loop().time()))
+        former = self._stored_health.get(node.id) if was is Health.UNKNOWN else was.value
+        if former != finding.health.value:
+            health = finding.health.value
+            self._chronicle.note(node, health, by=by, was=was.value, reason=finding.reason)
 
     async def _keep_spares(self, node: Node) -> None:
         """As many connections as streams would come here at once if another node died."""
-        if node.dialect.keeps_idle_connections:
+        if node.dialect.keeps_idle_connections and node.health is Health.UP and not node.host:
             others = (n.in_flight for n in self._fleet.nodes.values() if n is not node)
             wanted = min(max(others, default=0), MOST_SPARES) if node.accepting else 0
             await self._client.keep_spares(node.base_url, wanted)
 
-    async def _report(self, node: Node) -> None:
-        """Show in the table what was seen; the fleet itself does not read it back."""
-        try:
-            async with self._pool.connection() as connection:
-                await connection.execute(
-                    "UPDATE streaming_inferencenode SET health = %s, health_reason = %s,"
-                    " models_served = %s::jsonb, checked_at = now() WHERE id = %s",
-                    (
-                        node.health.value,
-                        node.reason[:300].replace("\x00", "\ufffd"),
-                        orjson.dumps(list(node.models)).decode(),
-                        node.id,
-                    ),
-                )
-        except (psycopg.Error, PoolTimeout) as exc:
-            logger.info("the health of %s cannot be stored: %s", node.name, exc)
+
+def _patience() -> float:
+    """How long what is known of a node stays good: until a new prober must have told of it."""
+    return LEASE_SECONDS + conf().health_interval + conf().health_timeout
+
+
+def _is_name(row: Row) -> bool:
+    """Whether it stands for all addresses of its name and is no node itself."""
+    return isinstance(row["options"], dict) and row["options"].get("dns") == "all"
+
+
+def _is_leaving(row: Row) -> bool:
+    """Whether it is an address that its name has no more."""
+    return row["source"] == "dns" and row["parent_id"] is None
+
+
+def _switches(row: Row) -> Switches:
+    return Switches(row["failover"] == "on", row["hedging"] == "on", row["defragment"])

@@ -92,6 +92,33 @@ class InferenceNode(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is an address that its name has no more: it goes when nothing runs there."""
+        return self.source == self.Source.DNS and self.parent_id is None
+
+    @property
+    def state(self) -> str:
+        """In one word: drained, draining, up, suspect, down, or unknown before the first probe.
+
+        A node that is to take no work is that first of all, whatever its health. One that stands
+        for the addresses of its name has no health of its own.
+        """
+        if self.is_leaving:
+            return self.Admin.DRAINING
+        if self.admin_state != self.Admin.ACTIVE:
+            return self.admin_state
+        return "addresses" if self.options.get("dns") == "all" else self.health
+
+    @property
+    def abilities(self) -> str:
+        """What a probe has learnt that it can do, in words."""
+        words = {
+            "token_ids": "ids", "abort": "abort", "figures": "figures",
+            "prefix_caching": "prefix cache", "reset_cache": "reset",
+        }  # fmt: skip
+        return ", ".join(word for name, word in words.items() if self.capabilities.get(name)) or "-"
+
     def clean(self) -> None:
         try:
             NodeOptions.parse(self.options)
@@ -128,9 +155,11 @@ class ModelPolicy(models.Model):
 class NodeEvent(models.Model):
     """Something that happened to a node; append-only. Outlives the node."""
 
+    # No constraint: what is noted of a node may come in after the node is gone.
     node = models.ForeignKey(
-        InferenceNode, null=True, on_delete=models.SET_NULL, related_name="events"
-    )
+        InferenceNode, null=True, on_delete=models.SET_NULL, related_name="events",
+        db_constraint=False,
+    )  # fmt: skip
     node_name = models.CharField(max_length=100)
     at = models.DateTimeField(default=timezone.now, db_index=True)
     kind = models.CharField(max_length=40)

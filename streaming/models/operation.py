@@ -44,6 +44,7 @@ class Incident(models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="+",
+        db_constraint=False,
     )
     session_id = models.UUIDField(null=True, blank=True)
     opened_at = models.DateTimeField(default=timezone.now)

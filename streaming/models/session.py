@@ -71,6 +71,11 @@ class StreamSession(models.Model):
                 name="session_suspended",
                 condition=models.Q(state="suspended"),
             ),
+            models.Index(
+                fields=["ended_at"],
+                name="session_to_purge",
+                condition=models.Q(ended_at__isnull=False, purged_at__isnull=True),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from streaming import metrics
 from streaming.conf import conf
 from streaming.core.boundary import CleanBoundary
 from streaming.core.chunks import Token, TokenChunk
@@ -20,6 +21,7 @@ from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
+from streaming.metrics.plain import Samples
 from streaming.runtime.limits import silence_limit
 from streaming.runtime.live import LiveSession
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
@@ -72,6 +74,8 @@ class AttemptRun:
     generation: Generation
     known: str
     failed_at: float | None
+    silent_since: float | None
+    """When the reader's last token came, where this attempt has to go on."""
     overseer: Overseer
     booking: Booking
     turn: Turn
@@ -84,6 +88,7 @@ class AttemptRun:
     engine_finished: bool = False
     """Whether the engine itself said that the request is over."""
     _started: float = 0.0
+    _gaps: Samples = field(init=False)
     _pace: Pace = field(default_factory=Pace)
     _timeout: asyncio.Timeout | None = None
     _interruption: AttemptFailed | None = None
@@ -104,6 +109,7 @@ class AttemptRun:
         self._started = self.last_data = loop.time()
         self._first_seq = session.log.last_seq + 1
         self._stops = StopMatcher(session.request.stop)
+        self._gaps = metrics.pace(self.node.name, session.model)
         if self.known:
             self._suppressor = Suppressor(self.known, list(session.log.token_ids))
         session.log.note(self._start_record())
@@ -206,7 +212,9 @@ class AttemptRun:
 
     def _note_data(self, now: float) -> None:
         if self.has_begun:
-            self._pace.note(now - self.last_data)
+            gap = now - self.last_data
+            self._pace.note(gap)
+            self._gaps.note(gap)
         else:
             self.has_begun = True
             self.node.ttft.note(now - self.last_data)
@@ -297,6 +305,13 @@ class AttemptRun:
                     },
                 )
             )
+        if self.silent_since is not None:
+            metrics.seam(
+                self.kind,
+                self.grade.value if self.grade else "none",
+                gap_seconds=self._first_token - self.silent_since,
+                recovery_seconds=self._recovery_ms and self._recovery_ms / 1000,
+            )
         self.overseer.progress(self)
 
     async def _read_usage(self, stream: AsyncGenerator[list[TokenChunk]]) -> None:
@@ -350,10 +365,19 @@ class AttemptRun:
     def _ended(self, reason: str, detail: str) -> None:
         """Write down how it went. Tokens without text yet, or held back, are discarded."""
         log, loop = self.session.log, asyncio.get_running_loop()
-        if reason != "finished":
-            self.discarded = self._boundary.waiting + self._stops.held_tokens
-        if self._suppressor is not None:
-            self.discarded += self._suppressor.repeated_tokens
+        held = self._boundary.waiting + self._stops.held_tokens if reason != "finished" else 0
+        repeated = self._suppressor.repeated_tokens if self._suppressor is not None else 0
+        self.discarded = held + repeated
+        noticed_after = None
+        if reason not in ("finished", "cancelled", "migrated"):
+            noticed_after = loop.time() - self.last_data
+        metrics.attempt_ended(
+            self.node.name,
+            reason,
+            discarded=held,
+            repeated=repeated,
+            detection_seconds=None if reason in ("overtaken", "rejected") else noticed_after,
+        )
         log.note(
             Record(
                 RecordKind.ATTEMPT_ENDED,
@@ -370,11 +394,7 @@ class AttemptRun:
                     "ttft_ms": (self._first_token - self._started) * 1000
                     if self._first_token
                     else None,
-                    "detection_ms": (
-                        (loop.time() - self.last_data) * 1000
-                        if reason not in ("finished", "cancelled", "migrated")
-                        else None
-                    ),
+                    "detection_ms": None if noticed_after is None else noticed_after * 1000,
                     "recovery_ms": self._recovery_ms,
                     "cached_prompt_tokens": self.generation.usage.cached_prompt_tokens,
                     "discarded_tokens": self.discarded,

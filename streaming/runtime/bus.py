@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+ALL = "gateways"
 LAYER_ERRORS = (RedisError, OSError, ChannelFull, TimeoutError)
 
 
@@ -41,12 +42,19 @@ class Bus:
 
     async def send(self, instance_id: int, message: dict[str, Any]) -> None:
         """Tell a process something; it may not arrive."""
+        await self._send(_group(instance_id), message)
+
+    async def broadcast(self, message: dict[str, Any]) -> None:
+        """Tell all processes something, this one too; it may not arrive."""
+        await self._send(ALL, message)
+
+    async def _send(self, group: str, message: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         if loop.time() < self._quiet_until:
             return
         try:
             async with asyncio.timeout(1.0):
-                await self._layer.group_send(_group(instance_id), message)
+                await self._layer.group_send(group, message)
         except LAYER_ERRORS as exc:
             # Hints are worth no queue of failing calls.
             self._quiet_until = loop.time() + RETRY_SECONDS
@@ -57,6 +65,7 @@ class Bus:
             try:
                 channel = await self._layer.new_channel()
                 await self._layer.group_add(_group(self._instance_id), channel)
+                await self._layer.group_add(ALL, channel)
                 while True:
                     self._receive(await self._layer.receive(channel))
             except LAYER_ERRORS as exc:

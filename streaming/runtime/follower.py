@@ -39,13 +39,14 @@ WHERE s.id = ANY(%s)
 # It takes many rows that flushes take too, in another order: it must never wait for one.
 _LEASE = """
 WITH free AS (
-    SELECT f.session_id, b.delivered FROM session_fence f
+    SELECT f.session_id, b.delivered, f.delivered_seq AS former FROM session_fence f
     JOIN unnest(%s::uuid[], %s::int8[]) AS b(session_id, delivered) USING (session_id)
     FOR NO KEY UPDATE OF f SKIP LOCKED
 )
 UPDATE session_fence f SET readers_until = now() + interval '3 seconds',
     delivered_seq = greatest(f.delivered_seq, least(free.delivered, f.durable_seq))
-FROM free WHERE f.session_id = free.session_id RETURNING f.session_id
+FROM free WHERE f.session_id = free.session_id
+RETURNING f.session_id, free.former, f.delivered_seq
 """
 
 
@@ -91,7 +92,10 @@ class RemoteLog:
 
 
 class Follower:
-    """Polls all followed sessions at once. ``adopt`` takes a session over into this process."""
+    """Polls all followed sessions at once. ``adopt`` takes a session over into this process.
+
+    ``delivered`` is told how far the stored mark of delivery has moved: session, from, to.
+    """
 
     def __init__(
         self,
@@ -99,11 +103,13 @@ class Follower:
         instance_id: int,
         adopt: Callable[[list[UUID], str], Awaitable[None]],
         watch: Callable[[UUID, int], Awaitable[None]],
+        delivered: Callable[[UUID, int, int], None],
     ) -> None:
         self._pool = pool
         self._instance_id = instance_id
         self._adopt = adopt
         self._watch = watch
+        self._delivered = delivered
         self._logs: dict[UUID, RemoteLog] = {}
         self._adopting: set[UUID] = set()
         self._adoptions: set[asyncio.Task[None]] = set()
@@ -208,10 +214,11 @@ class Follower:
         delivered = [max(reader.look() for reader in log.readers) for log in due]
         async with self._pool.connection() as connection:
             cursor = await connection.execute(_LEASE, ([log.session_id for log in due], delivered))
-            leased = {row[0] for row in await cursor.fetchall()}
+            leased = {row[0]: row[1:] for row in await cursor.fetchall()}
         for log in due:
             if log.session_id in leased:
                 log.leased_at = now
+                self._delivered(log.session_id, *leased[log.session_id])
             if log.owner_id is not None and log.owner_id != self._instance_id:
                 await self._watch(log.session_id, log.owner_id)
 

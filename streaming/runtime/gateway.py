@@ -12,6 +12,7 @@ import psycopg
 from django.conf import settings
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from streaming import metrics
 from streaming.conf import conf
 from streaming.core.nodes import parse_engine_nodes
 from streaming.core.state import SessionState
@@ -22,16 +23,19 @@ from streaming.fleet.continuations import Continuations
 from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
 from streaming.fleet.suspicion import Suspicion
-from streaming.fleet.watch import FleetWatch
+from streaming.fleet.watch import NEWS, FleetWatch
 from streaming.runtime import adoption, instance
 from streaming.runtime.bus import Bus
 from streaming.runtime.follower import Follower
 from streaming.runtime.journal import Journal
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.log_reader import read_logs
+from streaming.runtime.measuring import Measuring
 from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
+from streaming.runtime.reclaim import Reclaimer
 from streaming.runtime.runner import Resumption, Shared, StreamRunner
+from streaming.runtime.sweepers import SweeperWatch
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
 
@@ -48,10 +52,12 @@ WITH moved AS (
     FROM (SELECT %s::uuid AS session_id, %s::int8 AS seq) b, session_fence former
     WHERE f.session_id = b.session_id AND former.session_id = b.session_id
         AND f.delivered_seq <= %s
-    RETURNING f.session_id, f.delivered_seq > former.delivered_seq AS further
+    RETURNING f.session_id, former.delivered_seq AS former, f.delivered_seq AS seq
 )
 UPDATE streaming_streamsession s SET evidence_of_delivery = %s
-FROM moved WHERE s.id = moved.session_id AND (further OR evidence_of_delivery = ANY(%s))
+FROM moved WHERE s.id = moved.session_id AND (seq > former OR evidence_of_delivery = ANY(%s))
+RETURNING CASE WHEN ended_at IS NULL THEN former ELSE least(former, completion_tokens) END,
+    CASE WHEN ended_at IS NULL THEN seq ELSE least(seq, completion_tokens) END
 """
 
 
@@ -63,21 +69,29 @@ class Gateway:
         self.pool = pool
         self.client = client
         self.fleet = Fleet()
-        self.watch = FleetWatch(self.fleet, client, pool)
+        self.watch = FleetWatch(self.fleet, client, pool, instance_id, self._tell_all)
+        self.reclaimer = Reclaimer(self.fleet, pool)
+        self.sweepers = SweeperWatch(pool, settings.CELERY_BROKER_URL)
         dsn = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
         self.journal = Journal(dsn, instance_id, self._hint_at)
         self.sessions: dict[UUID, LiveSession] = {}
         self.bus = Bus(instance_id, self._receive)
-        self.follower = Follower(pool, instance_id, self.adopt, self._ask_for_hints)
-        self.presence = Presence(pool, lambda: list(self.sessions.values()))
-        self.draining = False
-        self.suspicion = Suspicion(self.fleet, self.watch.suspect)
         self.continuations = Continuations(self.fleet)
-        self.attributor = Attributor(self.fleet, pool)
+        self.measuring = Measuring(self.sessions, self.journal, self.continuations, pool)
+        self.follower = Follower(
+            pool, instance_id, self.adopt, self._ask_for_hints, self.measuring.delivery_stored
+        )
+        self.presence = Presence(
+            pool, lambda: list(self.sessions.values()), self.measuring.count.left
+        )
+        self.draining = False
+        self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
+        self.attributor = Attributor(self.fleet, pool, metrics.failover)
         self._shared = Shared(
             fleet=self.fleet,
             watch=self.watch,
             attributor=self.attributor,
+            reclaimer=self.reclaimer,
             suspicion=self.suspicion,
             continuations=self.continuations,
             turns=Turns(),
@@ -107,10 +121,12 @@ class Gateway:
         # A session that somebody else owns now, or that can't be stored, must leave its engine.
         session.log.on_lost = session.task.cancel
         self.sessions[session.id] = session
+        self.measuring.opened(session)
         session.task.add_done_callback(lambda _: self._forget(session))
 
     def _forget(self, session: LiveSession) -> None:
         if self.sessions.get(session.id) is session:
+            self.measuring.closed(session)
             del self.sessions[session.id]
         self._watchers.pop(session.id, None)
         session.log.wake()
@@ -174,9 +190,11 @@ class Gateway:
         weaker = [kind.name.lower() for kind in Evidence if kind < evidence]
         try:
             async with self.pool.connection() as connection:
-                await connection.execute(
+                cursor = await connection.execute(
                     STORE_DELIVERED, (session_id, seq, seq, evidence.name.lower(), weaker)
                 )
+                for former, now_at in await cursor.fetchall():
+                    self.measuring.delivery_stored(session_id, former, now_at)
         except (psycopg.Error, PoolTimeout) as exc:
             logger.warning("a delivered mark was not stored: %s", exc)
 
@@ -200,6 +218,11 @@ class Gateway:
             session = self.sessions.get(UUID(message["session"]))
             if session is not None:
                 session.ask_to_end(SessionEnd(SessionState.STOPPED, cause="client_stop"))
+        elif kind in NEWS:
+            self.watch.receive(message)
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
+        self.spawn(self.bus.broadcast(message), "news of a node")
 
     async def _ask_for_hints(self, session_id: UUID, owner_id: int) -> None:
         await self.bus.send(
@@ -234,6 +257,7 @@ class Gateway:
         self.bus.start()
         self.follower.start()
         self.presence.start()
+        self.measuring.start()
         self.spawn(self._beat_forever(), "heartbeat")
         self.spawn(self._look_for_orphans_forever(), "orphans")
         self.spawn(self._wake_readers_forever(), "look again")
@@ -262,6 +286,7 @@ class Gateway:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.measuring.stop()
         await self.presence.stop()
         await self.follower.stop()
         await self.bus.stop()
@@ -272,6 +297,7 @@ class Gateway:
         for session in self.sessions.values():
             session.log.press()
         await self.journal.stop()
+        await self.reclaimer.stop()
         try:
             await instance.retire(self.pool, self.instance_id)
         except (psycopg.Error, PoolTimeout) as exc:
@@ -295,7 +321,8 @@ class Gateway:
         while True:
             await asyncio.sleep(conf().heartbeat_seconds)
             try:
-                await instance.beat(self.pool, self.instance_id)
+                streams, read_at = self.watch.streams(), self.watch.read_at
+                await instance.beat(self.pool, self.instance_id, streams, read_at)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("no heartbeat: %s", exc)
 
@@ -304,6 +331,7 @@ class Gateway:
         while True:
             await asyncio.sleep(ORPHAN_SECONDS)
             try:
+                await self.sweepers.check()
                 unserved = await self._look_for_orphans(unserved)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("orphans cannot be looked for: %s", exc)

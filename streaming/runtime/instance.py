@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
+from datetime import datetime
 
+import orjson
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
@@ -30,12 +33,21 @@ async def register(dsn: str) -> int:
         return row[0]
 
 
-async def beat(pool: AsyncConnectionPool, instance_id: int) -> None:
-    """Write the heartbeat."""
+async def beat(
+    pool: AsyncConnectionPool,
+    instance_id: int,
+    node_streams: Mapping[str, int],
+    nodes_read_at: datetime | None,
+) -> None:
+    """Write the heartbeat, and what runs here: attempts by node id.
+
+    ``nodes_read_at``: when the node table was last read, before which nothing of it is known.
+    """
     async with pool.connection() as connection:
         await connection.execute(
-            "UPDATE streaming_gatewayinstance SET heartbeat_at = now() WHERE id = %s",
-            (instance_id,),
+            "UPDATE streaming_gatewayinstance SET heartbeat_at = now(), node_streams = %s::jsonb,"
+            " nodes_read_at = %s WHERE id = %s",
+            (orjson.dumps(node_streams).decode(), nodes_read_at, instance_id),
         )
 
 

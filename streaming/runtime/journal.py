@@ -21,6 +21,8 @@ from psycopg import errors as pg
 from streaming.conf import conf
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError, SessionLost
+from streaming.metrics import session_ended
+from streaming.metrics.catalogue import JOURNAL_FLUSH, JOURNAL_SESSIONS
 from streaming.runtime import pg_arrays
 from streaming.runtime.pg_arrays import bytea_array, int8_array, uuid_array
 from streaming.runtime.records import STATEMENTS, Record, RecordKind, now
@@ -96,6 +98,11 @@ class Journal:
         self._flushed = flushed
         self._instance_id = instance_id
         self._dirty: dict[SessionLog, None] = {}
+        self._dirty_since = 0.0
+        """Loop time since which there has been something in ``_dirty``."""
+        self._flushing_since: float | None = None
+        """The same of what is being written now."""
+        self._flushing = 0
         self._wake = asyncio.Event()
         self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -114,6 +121,19 @@ class Journal:
         if self._down_since is None:
             return 0.0
         return asyncio.get_running_loop().time() - self._down_since
+
+    @property
+    def lag_seconds(self) -> float:
+        """For how long the oldest pending row has been waiting; 0: nothing is."""
+        since = self._flushing_since
+        if since is None and self._dirty:
+            since = self._dirty_since
+        return 0.0 if since is None else asyncio.get_running_loop().time() - since
+
+    @property
+    def pending_sessions(self) -> int:
+        """How many sessions have something that is not durable yet."""
+        return len(self._dirty) + self._flushing
 
     async def start(self) -> None:
         """Connect, lock and begin to write. Raises ``psycopg.Error`` if the database is away."""
@@ -134,6 +154,8 @@ class Journal:
 
     def notify(self, log: SessionLog) -> None:
         """``log`` has something to write."""
+        if not self._dirty:
+            self._dirty_since = asyncio.get_running_loop().time()
         self._dirty[log] = None
         self._wake.set()
 
@@ -149,10 +171,12 @@ class Journal:
             began = loop.time()
             self._wake.clear()
             logs, self._dirty = self._dirty, {}
+            self._flushing_since, self._flushing = self._dirty_since, len(logs)
             batches = [self._taken(log) for log in logs if log.lost is None and log.has_pending]
             for batch in batches:
                 batch.log.in_flight = True
             await self._write_surely(batches)
+            self._flushing_since, self._flushing = None, 0
             for batch in batches:
                 batch.log.in_flight = False
                 if batch.log.lost is None and batch.log.has_pending:
@@ -186,7 +210,9 @@ class Journal:
 
     async def _write_surely(self, batches: list[Batch]) -> None:
         """Write the batches, however long the database is away. Ends the sessions that can't be."""
+        loop = asyncio.get_running_loop()
         while batches:
+            began = loop.time()
             try:
                 async with asyncio.timeout(FLUSH_SECONDS):
                     passed = await self._write(batches)
@@ -200,6 +226,8 @@ class Journal:
                     await asyncio.sleep(RETRY_SECONDS)
                 batches = await self._reconnect(batches, exc)
             else:
+                JOURNAL_FLUSH.note(loop.time() - began)
+                JOURNAL_SESSIONS.note(len(batches))
                 self._settle(batches, passed)
                 return
         self._down_since = None
@@ -237,6 +265,7 @@ class Journal:
         )
         error = Poisoned()
         log.lose(error)
+        session_ended(SessionState.FAILED.value)
         at = now()
         state = SessionState.FAILED.value
         last_words = log.last_words(

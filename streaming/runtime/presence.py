@@ -31,13 +31,20 @@ FROM session_fence WHERE session_id = ANY(%s)
 
 
 class Presence:
-    """One task over all live sessions of the process."""
+    """One task over all live sessions of the process.
+
+    ``left`` is told of sessions whose readers did not come back, and since when they are gone.
+    """
 
     def __init__(
-        self, pool: AsyncConnectionPool, sessions: Callable[[], Iterable[LiveSession]]
+        self,
+        pool: AsyncConnectionPool,
+        sessions: Callable[[], Iterable[LiveSession]],
+        left: Callable[[UUID, float], object] = lambda session_id, since: None,
     ) -> None:
         self._pool = pool
         self._sessions = sessions
+        self._left = left
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -71,6 +78,7 @@ class Presence:
                 if session.id in read_elsewhere:
                     session.lonely_since = None
                 elif session.lonely_since is not None:  # nobody came while we asked
+                    self._left(session.id, session.lonely_since)
                     apply_policy(session)
 
     def _is_lonely(self, session: LiveSession, now: float) -> bool:

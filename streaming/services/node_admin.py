@@ -1,17 +1,40 @@
-"""What operators do to engine nodes. Gateways read the table every ``HEALTH_INTERVAL``."""
+"""What operators do to engine nodes. Gateways read the table once per second.
+
+``by`` names who does it, for the node's history.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
+from django.db.models.expressions import RawSQL
+from django.db.models.functions import Now
+from django.utils import timezone
 
 from streaming.core.nodes import NodeSpec
-from streaming.models import InferenceNode
+from streaming.models import GatewayInstance, InferenceNode
+from streaming.services.node_events import note
 from streaming.services.refused import Refused
 
+Admin = InferenceNode.Admin
+DEAD_AFTER = timedelta(seconds=5)
+"""A gateway whose heartbeat is older counts as dead."""
 
-def add_node(spec: NodeSpec, *, source: str = InferenceNode.Source.COMMAND) -> InferenceNode:
+_STREAMS = """
+SELECT coalesce(sum((i.node_streams ->> streaming_inferencenode.id::text)::int), 0)
+FROM streaming_gatewayinstance i
+WHERE i.stopped_at IS NULL AND i.heartbeat_at > now() - interval '5 seconds'
+"""
+
+
+def add_node(
+    spec: NodeSpec, *, source: str = InferenceNode.Source.COMMAND, by: str = ""
+) -> InferenceNode:
     """Add a node; it gets work once a probe has found it healthy. Raises ``Refused``."""
     node = InferenceNode(
         name=spec.name,
@@ -26,6 +49,7 @@ def add_node(spec: NodeSpec, *, source: str = InferenceNode.Source.COMMAND) -> I
         node.clean_fields(exclude=["base_url"])
         with transaction.atomic():
             node.save(force_insert=True)
+            note(node, "added", by=by)
     except ValidationError as exc:
         raise Refused(" ".join(exc.messages)) from exc
     except IntegrityError as exc:
@@ -33,35 +57,56 @@ def add_node(spec: NodeSpec, *, source: str = InferenceNode.Source.COMMAND) -> I
     return node
 
 
-def list_nodes() -> QuerySet[InferenceNode]:
-    return InferenceNode.objects.order_by("name")
+def list_nodes() -> QuerySet[Any]:
+    """All nodes, each with ``streams``."""
+    return with_streams(InferenceNode.objects.order_by("name"))
 
 
-def remove_node(name: str) -> InferenceNode:
-    """Forget a node. Its streams fail over; attempts keep its name. Raises ``Refused``."""
+def with_streams(nodes: QuerySet[InferenceNode]) -> QuerySet[Any]:
+    """Each node with ``streams``: our attempts there, as the gateways said with their heartbeats."""
+    return nodes.annotate(streams=RawSQL(_STREAMS, ()))
+
+
+def remove_node(name: str, *, by: str = "") -> InferenceNode:
+    """Forget a node, and those of its addresses. Its streams fail over; attempts keep its name.
+
+    Raises ``Refused``.
+    """
     node = find_node(name)
     if node.source == InferenceNode.Source.ENVIRONMENT:
         raise Refused(
             f"{name} is in ENGINE_NODES and would come back: take it out there, or drain it."
         )
-    node.delete()
+    if node.source == InferenceNode.Source.DNS and node.parent is not None:
+        raise Refused(
+            f"{name} is an address of {node.parent} and would come back: drain it, or remove"
+            f" {node.parent}."
+        )
+    with transaction.atomic():
+        node.delete()
+        note(node, "removed", by=by)
     return node
 
 
-def drain_node(name: str) -> InferenceNode:
-    """Give the node no new work; what runs on it may finish. Raises ``Refused``."""
+def drain_node(name: str, *, by: str = "") -> InferenceNode:
+    """Give the node no new work and move its streams away. Raises ``Refused``.
+
+    Streams that can go nowhere else stay until they end. It is ``drained`` once no gateway has any.
+    """
     node = find_node(name)
-    if node.admin_state != InferenceNode.Admin.ACTIVE:
-        raise Refused(f"{name} is {node.admin_state} already.")
-    return _set_state(node, InferenceNode.Admin.DRAINING)
+    if node.state in (Admin.DRAINING, Admin.DRAINED):
+        raise Refused(f"{name} is {node.state} already.")
+    return _set_state(node, Admin.DRAINING, by)
 
 
-def resume_node(name: str) -> InferenceNode:
-    """Let a drained (or draining) node have work again. Raises ``Refused``."""
+def resume_node(name: str, *, by: str = "") -> InferenceNode:
+    """Let a drained (or draining) node have work again: little at first. Raises ``Refused``."""
     node = find_node(name)
-    if node.admin_state == InferenceNode.Admin.ACTIVE:
+    if node.is_leaving:
+        raise Refused(f"{name} is no longer an address of its name: it cannot stay.")
+    if node.admin_state == Admin.ACTIVE:
         raise Refused(f"{name} is active already.")
-    return _set_state(node, InferenceNode.Admin.ACTIVE)
+    return _set_state(node, Admin.ACTIVE, by)
 
 
 def find_node(name: str) -> InferenceNode:
@@ -73,10 +118,49 @@ def find_node(name: str) -> InferenceNode:
         raise Refused(f"There is no node {name!r}; known: {names}.") from exc
 
 
-def _set_state(node: InferenceNode, state: str) -> InferenceNode:
-    node.admin_state = state
-    node.save(update_fields=["admin_state"])  # health and models are the gateways' to write
+@dataclass(frozen=True, slots=True)
+class DrainProgress:
+    """``unaware``: gateways that run and have not said yet that they know of the drain."""
+
+    state: str
+    streams: int
+    gateways: int
+    unaware: int
+
+
+def drain_progress(name: str) -> DrainProgress:
+    """How far the drain of a node is. Raises ``Refused``."""
+    node = find_node(name)
+    gateways = GatewayInstance.objects.filter(
+        stopped_at=None, heartbeat_at__gt=timezone.now() - DEAD_AFTER
+    )
+    aware = gateways.filter(nodes_read_at__gt=node.admin_state_at)
+    targets = InferenceNode.objects.filter(Q(pk=node.pk) | Q(parent=node))
+    streams = sum(target.streams for target in with_streams(targets))
+    running = gateways.count()
+    return DrainProgress(node.state, streams, running, running - aware.count())
+
+
+def _set_state(node: InferenceNode, state: str, by: str) -> InferenceNode:
+    kind = "resumed" if state == Admin.ACTIVE else state
+    with transaction.atomic():
+        for target in [node, *node.addresses.exclude(admin_state=state)]:
+            if state == Admin.DRAINING and target.admin_state == Admin.DRAINED:
+                continue
+            was = target.state
+            target.admin_state = state
+            target.admin_state_at = Now()
+            # Health and models are the gateways' to write.
+            target.save(update_fields=["admin_state", "admin_state_at"])
+            note(target, kind, by=by, was=was)
+    node.refresh_from_db()
     return node
+
+
+def note_change(node: InferenceNode, before: dict[str, Any], *, by: str) -> None:
+    """Note what an operator has changed of a node's row: from ``before``, by column."""
+    for column, was in before.items():
+        note(node, "changed", by=by, what=column, was=was, now=getattr(node, column))
 
 
 def _taken(spec: NodeSpec) -> str:

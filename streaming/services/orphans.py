@@ -1,7 +1,8 @@
-"""Sessions whose gateway process has gone, and that no other gateway has taken over.
+"""Sessions that no gateway process looks after any more.
 
 The gateways see to them within seconds (``runtime.adoption``). This is for when none of them lives:
-what they left is stored as what it is, suspended, and waits for its reader as long as any other.
+what they left is stored as what it is, suspended, and waits for its reader as long as any other;
+and what nobody has come back for in time is ended.
 """
 
 from __future__ import annotations
@@ -9,14 +10,24 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
 from streaming.conf import conf
+from streaming.core.digest import RunningDigest
 from streaming.core.state import SessionState
-from streaming.models import Attempt, OutboxMessage, SessionEvent, SessionFence, StreamSession
+from streaming.models import (
+    Attempt,
+    OutboxMessage,
+    SessionEvent,
+    SessionFence,
+    StreamSession,
+    TokenCheckpoint,
+)
 from streaming.runtime.instance import OWNER_IS_DEAD
+from streaming.runtime.token_log import terminal_bytes
+from streaming.services.sql import rows
 
 CAUSE = "gateway_crash"
 
@@ -31,18 +42,88 @@ AND coalesce(i.heartbeat_at < now() - interval '15 seconds', true) AND {OWNER_IS
 """
 
 
+_UNRETURNED = """
+SELECT s.id, f.epoch FROM streaming_streamsession s JOIN session_fence f ON f.session_id = s.id
+WHERE s.state = 'suspended' AND s.ended_at IS NULL
+AND s.resume_until < now() - interval '15 seconds'
+ORDER BY s.resume_until LIMIT 1000
+"""
+
+
+def settle_abandoned_sessions() -> dict[str, Any]:
+    """Suspend what the gateways have left, and end what nobody came back for; how many of each."""
+    return {"suspended": suspend_orphaned_sessions(), "abandoned": end_unreturned_sessions()}
+
+
 def suspend_orphaned_sessions() -> int:
     """Suspend every open session whose owner has been dead for a while; how many.
 
     It may run twice at once, and beside an owner that turns out to live: the fence decides.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(_ORPHANS)  # a transaction of its own, so that no probed lock is kept
-        orphans = cursor.fetchall()
+    orphans = rows(_ORPHANS)  # a transaction of its own, so that no probed lock is kept
     return sum(
         _suspend(session_id, epoch, {"gateway": owner, "hostname": hostname, "pid": pid})
         for session_id, epoch, owner, hostname, pid in orphans
     )
+
+
+def end_unreturned_sessions() -> int:
+    """End every suspended session whose resume window has been over for a while; how many.
+
+    It may run twice at once, and beside a gateway that does the same: the fence decides.
+    """
+    return sum(_abandon(session_id, epoch) for session_id, epoch in rows(_UNRETURNED))
+
+
+@transaction.atomic
+def _abandon(session_id: Any, epoch: int) -> bool:
+    """End one session; False when somebody has come back, or ended it, meanwhile.
+
+    As a gateway would: an answer that was whole is completed, one that was to be stopped stopped.
+    """
+    taken = SessionFence.objects.filter(session=session_id, epoch=epoch)
+    if not taken.update(epoch=F("epoch") + 1, durable_seq=F("durable_seq") + 1):
+        return False
+    fence = SessionFence.objects.get(session=session_id)
+    session = StreamSession.objects.get(pk=session_id)
+    if session.ended_at is not None or session.state != SessionState.SUSPENDED.value:
+        transaction.set_rollback(True)
+        return False
+    if session.finish_reason:
+        state, cause = SessionState.COMPLETED, ""
+    elif fence.stop_requested:
+        state, cause = SessionState.STOPPED, "client_stop"
+    else:
+        state, cause = SessionState.ABANDONED, "abandoned"
+    at = timezone.now()
+    StreamSession.objects.filter(pk=session_id).update(
+        state=state.value, cause=cause, ended_at=at, completion_tokens=fence.durable_seq - 1
+    )
+    last = TokenCheckpoint.objects.filter(session=session_id).order_by("-first_seq").first()
+    terminal = {
+        "state": state.value,
+        "finish_reason": session.finish_reason,
+        "prompt_tokens": session.prompt_tokens,
+        "cached_prompt_tokens": None,
+    }
+    TokenCheckpoint.objects.create(
+        session_id=session_id,
+        epoch=fence.epoch,
+        attempt=last.attempt if last else 1,
+        first_seq=fence.durable_seq,
+        last_seq=fence.durable_seq,
+        token_ids=b"",
+        text=b"",
+        text_ends=b"",
+        digest=last.digest if last else RunningDigest().digest(),
+        terminal=terminal_bytes(terminal),
+        created_at=at,
+    )
+    SessionEvent.objects.create(
+        session_id=session_id, at=at, kind=state.value, seq=fence.durable_seq, data={"cause": cause}
+    )
+    OutboxMessage.objects.create(session_id=session_id, kind="session_ended", created_at=at)
+    return True
 
 
 @transaction.atomic

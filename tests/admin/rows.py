@@ -12,12 +12,16 @@ from streaming.core.ids import uuid7
 from streaming.models import (
     Attempt,
     GatewayInstance,
+    Incident,
     InferenceNode,
     ModelAlias,
+    ModelPolicy,
+    NodeEvent,
     OutboxMessage,
     SessionEvent,
     SessionFence,
     StreamSession,
+    TaskRun,
     Tenant,
     TokenCheckpoint,
 )
@@ -39,6 +43,9 @@ def add_session(**columns: Any) -> StreamSession:
     node, _ = InferenceNode.objects.get_or_create(
         name="gpu-a", dialect="vllm", base_url="http://gpu-a:8000", source="environment"
     )
+    if not ModelPolicy.objects.exists():
+        ModelPolicy.objects.create(model=SCRIPT)
+        NodeEvent.objects.create(node=node, node_name="gpu-a", kind="down", data={"reason": SCRIPT})
     owner = GatewayInstance.objects.create(hostname="here", pid=1, started_at=now, heartbeat_at=now)
     body = {"model": "chat-default", "messages": [{"role": "user", "content": QUESTION}]}
     values = {
@@ -64,4 +71,10 @@ def add_session(**columns: Any) -> StreamSession:
         session=session, at=now, kind="recovering", seq=1, data={"cause": SCRIPT}
     )
     OutboxMessage.objects.create(session_id=session.pk, kind="session_ended", created_at=now)
+    Incident.objects.get_or_create(
+        kind="kv_not_reclaimed", subject="gpu-a", node=node, data={"said": SCRIPT}
+    )
+    TaskRun.objects.get_or_create(
+        name="reclaim_kv_cache", defaults={"started_at": now, "error": SCRIPT}
+    )
     return session

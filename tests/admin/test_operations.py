@@ -12,11 +12,21 @@ from django.contrib.auth.models import Permission
 from django.urls import reverse
 
 from streaming.core.nodes import NodeSpec
-from streaming.models import ApiKey, InferenceNode, ModelAlias, Tenant
+from streaming.models import (
+    ApiKey,
+    InferenceNode,
+    ModelAlias,
+    ModelPolicy,
+    NodeEvent,
+    Tenant,
+)
 from streaming.services import node_admin
 from streaming.services.api_keys import create_api_key
 
 pytestmark = pytest.mark.django_db
+
+
+SWITCHES = {"failover": "on", "hedging": "on", "defragment": "on"}
 
 
 def submit(client, model: str, view: str, /, *arguments, **data):
@@ -45,12 +55,48 @@ def test_nodes_are_drained_and_resumed_after_a_confirmation(admin_client):
     act(admin_client, "inferencenode", "drain", one)
     one.refresh_from_db()
     assert one.admin_state == "draining"
-    assert LogEntry.objects.get().change_message == "Drained."
+    assert LogEntry.objects.get().change_message == "Draining."
     again = act(admin_client, "inferencenode", "drain", one)
     assert "is draining already" in again.text
     act(admin_client, "inferencenode", "resume", one)
     one.refresh_from_db()
     assert one.admin_state == "active"
+
+
+def test_what_is_done_to_a_node_is_in_its_history(admin_client):
+    add_node(admin_client)
+    one = InferenceNode.objects.get()
+    act(admin_client, "inferencenode", "drain", one)
+    submit(
+        admin_client, "inferencenode", "change", one.pk,
+        name="gpu-b", dialect="vllm", base_url="http://gpu-b:8000", weight="2", options="{}",
+        **{**SWITCHES, "failover": "off"},
+    )  # fmt: skip
+    submit(admin_client, "inferencenode", "delete", one.pk, post="yes")
+    assert [
+        (event.node_name, event.kind, event.data["by"], event.data.get("what"))
+        for event in NodeEvent.objects.order_by("id")
+    ] == [
+        ("gpu-b", "added", "admin", None),
+        ("gpu-b", "draining", "admin", None),
+        ("gpu-b", "changed", "admin", "options"),
+        ("gpu-b", "changed", "admin", "failover"),
+        ("gpu-b", "removed", "admin", None),
+    ]
+
+
+def test_a_policy_is_made_and_what_cannot_be_is_refused(admin_client):
+    asked = {"model": "m", **SWITCHES, "failover": "off", "hedging": "off"}
+    submit(admin_client, "modelpolicy", "add", **asked)
+    policy = ModelPolicy.objects.get()
+    refused = submit(
+        admin_client, "modelpolicy", "change", policy.pk, **{**asked, "hedging": "on"}
+    )  # fmt: skip
+    assert "turn failover on" in refused.text
+    assert ModelPolicy.objects.get().hedging == "off"
+    assert {event.data["switch"] for event in NodeEvent.objects.all() if "switch" in event.data} >= {
+        "failover", "hedging",
+    }  # fmt: skip
 
 
 def test_the_confirmation_sends_what_the_action_needs(admin_client):
@@ -77,7 +123,7 @@ def test_actions_take_the_permission_to_change(client, django_user_model):
 
 def add_node(client, **changes):
     data = {"name": "gpu-b", "dialect": "vllm", "base_url": "http://gpu-b:8000/", "weight": "2",
-            "options": '{"continuation": "text", "template": "chatml"}'}  # fmt: skip
+            "options": '{"continuation": "text", "template": "chatml"}', **SWITCHES}  # fmt: skip
     return submit(client, "inferencenode", "add", **{**data, **changes})
 
 
@@ -116,7 +162,7 @@ def test_saving_a_node_leaves_alone_what_gateways_write(admin_client, monkeypatc
     )
     submit(
         admin_client, "inferencenode", "change", one.pk,
-        name="gpu-a", dialect="vllm", base_url="http://gpu-a:9000", weight="1", options="{}",
+        name="gpu-a", dialect="vllm", base_url="http://gpu-a:9000", weight="1", options="{}", **SWITCHES,
     )  # fmt: skip
     one.refresh_from_db()
     assert (one.base_url, one.health, one.models_served) == ("http://gpu-a:9000", "up", ["m"])
@@ -124,7 +170,7 @@ def test_saving_a_node_leaves_alone_what_gateways_write(admin_client, monkeypatc
 
 def test_a_node_of_the_environment_is_neither_renamed_nor_deleted(admin_client):
     one = node(source="environment")
-    submit(admin_client, "inferencenode", "change", one.pk, name="other", weight="3")
+    submit(admin_client, "inferencenode", "change", one.pk, name="other", weight="3", **SWITCHES)
     one.refresh_from_db()
     assert (one.name, one.weight) == ("gpu-a", 3.0)
     response = submit(admin_client, "inferencenode", "delete", one.pk, post="yes")

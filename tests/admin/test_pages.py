@@ -18,9 +18,9 @@ pytestmark = pytest.mark.django_db
 
 READ_ONLY = [
     "streamsession", "attempt", "tokencheckpoint", "sessionevent", "gatewayinstance",
-    "outboxmessage",
+    "outboxmessage", "nodeevent", "incident", "taskrun",
 ]  # fmt: skip
-EDITABLE = ["inferencenode", "tenant", "apikey", "modelalias"]
+EDITABLE = ["inferencenode", "modelpolicy", "tenant", "apikey", "modelalias"]
 CONTENT = (QUESTION, "secret", "of course.")
 
 

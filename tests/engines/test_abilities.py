@@ -190,3 +190,12 @@ async def test_a_reset_is_refused_while_requests_run(start):
 async def test_an_engine_that_offers_no_reset(start, name):
     _, dialect = start(name)
     assert not await dialect.reset_cache()
+
+
+@BOTH
+async def test_one_request_after_the_other_while_the_engine_closes_its_connections(start, name):
+    engine, dialect = start(name)
+    for _ in range(30):
+        await dialect.pulse("sim-model", 5)
+        await dialect.count_tokens("sim-model", "x")
+    assert engine.stats()["pulses"] == 30

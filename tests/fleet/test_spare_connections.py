@@ -38,12 +38,13 @@ async def test_spares_follow_the_load() -> None:
         async with Door(stack.api_key()) as door:
             for number in range(STREAMS):
                 await door.create(stack.gateway().url, question(f"spare {number}", 160))
-            # Half of the streams each, and as many spares. Probes have one of their own.
+            # Some of the streams each, and as many spares as the other has of them. Probes have one
+            # connection of their own.
             await until(lambda: STREAMS <= connections(a) <= STREAMS + 1)
             await until(lambda: STREAMS <= connections(b) <= STREAMS + 1)
             # A connection costs llama.cpp a thread.
             assert connections(c) <= 1
             await until(lambda: in_flight(stack) == 0, 30)
         # Those that were used are kept for a while; the spares are not.
-        used = STREAMS // 2 + 1
+        used = STREAMS - 2
         await until(lambda: connections(a) <= used and connections(b) <= used)

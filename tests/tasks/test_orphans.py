@@ -1,19 +1,17 @@
-"""Sessions whose gateway processes have all gone are suspended, once, and wait for their readers."""
+"""Sessions whose gateway processes have all gone are suspended, once, and wait for their readers.
+
+Those that nobody comes back for are ended, with all that an end has.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import connection
 from django.utils import timezone
 
-from streaming.core.digest import RunningDigest
-from streaming.core.ids import reference_code
 from streaming.models import (
     Attempt,
     GatewayInstance,
@@ -21,62 +19,32 @@ from streaming.models import (
     SessionEvent,
     SessionFence,
     StreamSession,
-    Tenant,
     TokenCheckpoint,
 )
-from streaming.runtime.journal import ADVISORY_CLASS
 from streaming.services import orphans
-from streaming.tasks import suspend_orphaned_sessions
+from streaming.services.orphans import settle_abandoned_sessions, suspend_orphaned_sessions
+from tests.durability.stored import log_from_rows
+from tests.tasks.rows import add_attempt, add_gateway, add_session, living_gateway, run_together
 
 database = pytest.mark.django_db(transaction=True)
 
 
-def gateway(**columns: Any) -> GatewayInstance:
-    """A process that holds no lock: long dead, unless the test takes its lock."""
-    long_ago = timezone.now() - timedelta(minutes=1)
-    columns = {"started_at": long_ago, "heartbeat_at": long_ago, **columns}
-    return GatewayInstance.objects.create(hostname="h", pid=1, **columns)
-
-
 def open_session(owner: GatewayInstance | None, tokens: int = 0, **columns: Any) -> StreamSession:
-    """A session in the midst of its answer, with ``tokens`` in its log."""
-    tenant, _ = Tenant.objects.get_or_create(name="acme")
-    columns = {"state": "streaming", **columns}
-    session = StreamSession.objects.create(
-        reference=reference_code(), tenant=tenant, protocol="openai", model="m",
-        model_requested="m", request=b"{}", owner=owner, **columns,
-    )  # fmt: skip
-    SessionFence.objects.create(session=session, epoch=1, durable_seq=tokens)
-    Attempt.objects.create(
-        session=session, number=1, epoch=1, node_name="a", engine_request_id="r",
-        started_at=timezone.now(),
-    )  # fmt: skip
-    if tokens:
-        digest = RunningDigest()
-        digest.update(b"\1\0\0\0" * tokens, b"x" * tokens)
-        TokenCheckpoint.objects.create(
-            session=session, epoch=1, attempt=1, first_seq=1, last_seq=tokens,
-            token_ids=b"\1\0\0\0" * tokens, text=b"x" * tokens,
-            text_ends=b"".join((n + 1).to_bytes(4, "little") for n in range(tokens)),
-            digest=digest.digest(), created_at=timezone.now(),
-        )  # fmt: skip
+    """A session in the midst of its first attempt."""
+    session = add_session(owner, tokens, **columns)
+    add_attempt(session)
     return session
 
 
 @pytest.fixture
 def alive() -> Iterator[GatewayInstance]:
-    """A process that lives: it holds its lock, by a connection of its own."""
-    instance = gateway(heartbeat_at=timezone.now())
-    parameters = connection.get_connection_params()
-    names = ("host", "port", "user", "password", "dbname")
-    with psycopg.connect(**{n: parameters[n] for n in names if parameters.get(n)}) as holder:
-        holder.execute("SELECT pg_advisory_lock(%s, %s)", (ADVISORY_CLASS, instance.pk))
+    with living_gateway() as instance:
         yield instance
 
 
 @database
 def test_the_session_of_a_dead_process_is_suspended_and_explained():
-    dead = gateway()
+    dead = add_gateway()
     session = open_session(dead, tokens=3)
     assert suspend_orphaned_sessions() == 1
     session.refresh_from_db()
@@ -96,7 +64,7 @@ def test_the_session_of_a_dead_process_is_suspended_and_explained():
 
 @database
 def test_gateways_come_first():
-    open_session(gateway(heartbeat_at=timezone.now() - timedelta(seconds=10)))
+    open_session(add_gateway(heartbeat_at=timezone.now() - timedelta(seconds=10)))
     assert suspend_orphaned_sessions() == 0
 
 
@@ -126,7 +94,7 @@ def test_a_stopped_process_has_no_sessions(alive: GatewayInstance):
 
 @database
 def test_suspended_and_ended_sessions_are_left_alone():
-    dead = gateway()
+    dead = add_gateway()
     open_session(dead, state="suspended")
     open_session(dead, state="completed", ended_at=timezone.now())
     assert suspend_orphaned_sessions() == 0
@@ -135,7 +103,7 @@ def test_suspended_and_ended_sessions_are_left_alone():
 
 @database
 def test_an_owner_that_got_there_first_keeps_the_last_word():
-    session = open_session(gateway(), tokens=1, ended_at=timezone.now())
+    session = open_session(add_gateway(), tokens=1, ended_at=timezone.now())
     assert not orphans._suspend(session.pk, 1, {})
     assert SessionFence.objects.get(session=session).epoch == 1
     assert TokenCheckpoint.objects.count() == 1
@@ -143,7 +111,7 @@ def test_an_owner_that_got_there_first_keeps_the_last_word():
 
 @database
 def test_a_session_that_was_taken_over_belongs_to_its_new_owner():
-    session = open_session(gateway(), tokens=1)
+    session = open_session(add_gateway(), tokens=1)
     SessionFence.objects.update(epoch=2)
     assert not orphans._suspend(session.pk, 1, {})
     assert TokenCheckpoint.objects.count() == 1
@@ -151,23 +119,91 @@ def test_a_session_that_was_taken_over_belongs_to_its_new_owner():
 
 @database
 def test_again_and_at_once_it_suspends_each_session_once():
-    dead = gateway()
+    dead = add_gateway()
     for tokens in range(12):
         open_session(dead, tokens)
-    together = threading.Barrier(3)
-    counts: list[int] = []
-
-    def sweep() -> None:
-        together.wait()
-        counts.append(suspend_orphaned_sessions())
-        connection.close()
-
-    sweepers = [threading.Thread(target=sweep) for _ in range(3)]
-    for sweeper in sweepers:
-        sweeper.start()
-    for sweeper in sweepers:
-        sweeper.join()
+    counts = run_together(suspend_orphaned_sessions)
     assert len(counts) == 3
     assert sum(counts) == 12
     assert suspend_orphaned_sessions() == 0
     assert OutboxMessage.objects.count() == SessionEvent.objects.count() == 12
+
+
+def suspended(seconds_over: float = 60.0, **columns: Any) -> StreamSession:
+    """A session whose resume window has been over for a while, and that no gateway has ended."""
+    until = timezone.now() - timedelta(seconds=seconds_over)
+    return add_session(
+        add_gateway(), 3, state="suspended", suspended_at=until, resume_until=until, **columns
+    )
+
+
+def log_of(session: StreamSession) -> Any:
+    """The stored log, checked while it is read."""
+    columns = (
+        "first_seq", "last_seq", "token_ids", "text", "text_ends", "digest", "terminal", "epoch",
+    )  # fmt: skip
+    rows = TokenCheckpoint.objects.filter(session=session).order_by("first_seq")
+    durable = SessionFence.objects.get(session=session).durable_seq
+    return log_from_rows(list(rows.values_list(*columns)), durable)
+
+
+@database
+def test_a_session_that_nobody_came_back_for_ends_as_abandoned():
+    session = suspended(prompt_tokens=7)
+    assert settle_abandoned_sessions() == {"suspended": 0, "abandoned": 1}
+    session.refresh_from_db()
+    assert (session.state, session.cause, session.completion_tokens) == (
+        "abandoned",
+        "abandoned",
+        3,
+    )
+    assert session.ended_at is not None
+    log = log_of(session)
+    assert log.text == "xxx"
+    assert log.terminal == {
+        "state": "abandoned", "finish_reason": "", "prompt_tokens": 7, "cached_prompt_tokens": None,
+    }  # fmt: skip
+    event = SessionEvent.objects.get(session=session)
+    assert (event.kind, event.seq) == ("abandoned", 4)
+    message = OutboxMessage.objects.get()
+    assert (message.session_id, message.kind) == (session.pk, "session_ended")
+
+
+@database
+def test_while_it_may_be_resumed_a_session_waits_and_gateways_come_first():
+    suspended(seconds_over=-60)
+    suspended(seconds_over=5)
+    assert settle_abandoned_sessions() == {"suspended": 0, "abandoned": 0}
+
+
+@database
+def test_an_answer_that_was_whole_or_to_be_stopped_ends_as_that():
+    whole, stopped = suspended(finish_reason="stop"), suspended()
+    SessionFence.objects.filter(session=stopped).update(stop_requested=True)
+    assert settle_abandoned_sessions()["abandoned"] == 2
+    for session in (whole, stopped):
+        session.refresh_from_db()
+    assert (whole.state, whole.cause) == ("completed", "")
+    assert log_of(whole).terminal["finish_reason"] == "stop"
+    assert (stopped.state, stopped.cause) == ("stopped", "client_stop")
+
+
+@database
+def test_whoever_came_back_meanwhile_keeps_the_session():
+    session = suspended()
+    SessionFence.objects.update(epoch=2)
+    assert not orphans._abandon(session.pk, 1)
+    StreamSession.objects.update(state="recovering")
+    assert not orphans._abandon(session.pk, 2)
+    assert SessionFence.objects.get().durable_seq == 3
+    assert log_of(session).terminal is None
+
+
+@database
+def test_again_and_at_once_it_ends_each_session_once():
+    for _ in range(12):
+        suspended()
+    counts = run_together(lambda: settle_abandoned_sessions()["abandoned"])
+    assert sum(counts) == 12
+    assert OutboxMessage.objects.count() == SessionEvent.objects.count() == 12
+    assert TokenCheckpoint.objects.filter(terminal__isnull=False).count() == 12

@@ -1,0 +1,54 @@
+"""Switches of models on all nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from streaming.models import ModelPolicy
+from streaming.models.node import Switch
+from streaming.services.node_events import note_model
+
+
+class PolicyForm(forms.ModelForm):
+    class Meta:
+        model = ModelPolicy
+        fields = ["model", "failover", "hedging", "defragment"]
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if (data.get("failover"), data.get("hedging")) == (Switch.OFF, Switch.ON) and (
+            "hedging" in self.changed_data
+        ):
+            self.add_error("hedging", "A hedge is a continuation elsewhere: turn failover on.")
+        return data
+
+
+@admin.register(ModelPolicy)
+class ModelPolicyAdmin(admin.ModelAdmin):
+    form = PolicyForm
+    list_display = ["model", "failover", "hedging", "defragment"]
+    search_fields = ["^model"]
+    ordering = ["model"]
+
+    def save_model(
+        self, request: HttpRequest, obj: ModelPolicy, form: forms.ModelForm, change: bool
+    ) -> None:
+        obj.save()
+        for switch in form.changed_data:
+            note_model(
+                obj.model, "switched", by=request.user.get_username(), switch=switch,
+                was=form.initial.get(switch), now=getattr(obj, switch),
+            )  # fmt: skip
+
+    def delete_model(self, request: HttpRequest, obj: ModelPolicy) -> None:
+        obj.delete()
+        note_model(obj.model, "policy_removed", by=request.user.get_username())
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ModelPolicy]) -> None:
+        for policy in queryset:
+            self.delete_model(request, policy)

@@ -1,0 +1,14 @@
+"""Who runs a command: what is noted as having done it."""
+
+from __future__ import annotations
+
+import getpass
+
+
+def operator_name() -> str:
+    """For example ``alice (command)``."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user often has no name
+        name = "somebody"
+    return f"{name} (command)"

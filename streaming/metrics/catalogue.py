@@ -1,0 +1,168 @@
+"""Every metric that processes count themselves: its name, its labels, and what it means.
+
+Labels are of few values (node, model, cause, grade, state, …), never a session, tenant or user.
+What is seen only when somebody scrapes (nodes, tasks, sockets) is in ``services.exposition``.
+"""
+
+from __future__ import annotations
+
+from streaming.core.state import SessionState
+from streaming.metrics.plain import Level, Spread, Total
+
+SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+LIFETIMES = (1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+POSITIONS = (0, 1, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000)
+SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500)
+
+LIVE_STATES = [state for state in SessionState if not state.is_end and state.value != "suspended"]
+END_STATES = [state for state in SessionState if state not in LIVE_STATES]
+PROTOCOLS = ("openai", "sessions", "websocket")
+ENDS = ("whole", "moved", "early")
+
+# Connections
+
+SSE_CONNECTIONS = Level("sse_connections_active", "Event streams that are open.", mode="livesum")
+SSE_CHUNKS = Total(
+    "sse_chunks_delivered_total", "Events with text that were written to event streams."
+)
+WEBSOCKETS = Level("unbroken_websocket_connections", "WebSockets that are open.", mode="livesum")
+CONNECTION_SECONDS = Spread(
+    "unbroken_connection_seconds",
+    "How long connections lasted that readers followed an answer on.",
+    ["protocol"],
+    bounds=LIFETIMES,
+)
+CONNECTIONS_ENDED = Total(
+    "unbroken_connections_ended_total",
+    "Connections by how they ended: whole, moved (told to come back on another) or early.",
+    ["protocol", "end"],
+    initial=[(protocol, end) for protocol in PROTOCOLS for end in ENDS],
+)
+ERRORS = Total("unbroken_errors_told_total", "Errors that HTTP clients were told.", ["code"])
+
+# Sessions
+
+SESSIONS = Level(
+    "unbroken_sessions",
+    "Live sessions by state.",
+    ["state"],
+    mode="livesum",
+    initial=[(state.value,) for state in LIVE_STATES],
+)
+SESSION_ENDS = Total(
+    "unbroken_session_ends_total",
+    "Sessions that ended or were suspended, by the state they are in now.",
+    ["state"],
+    initial=[(state.value,) for state in END_STATES],
+)
+ABANDONED_AT = Spread(
+    "unbroken_abandonment_position_tokens",
+    "How many tokens readers had when they left and did not come back in their grace period.",
+    bounds=POSITIONS,
+)
+SETTLEMENT = Spread(
+    "unbroken_disconnect_to_settlement_seconds",
+    "From a reader's disconnect to the suspension or cancellation of its session being durable.",
+    bounds=SECONDS,
+)
+
+# Tokens
+
+FIRST_TOKEN = Spread(
+    "unbroken_first_token_seconds",
+    "From the start of a session to its first token.",
+    ["model"],
+    bounds=SECONDS,
+)
+INTER_TOKEN = Spread(
+    "unbroken_inter_token_seconds",
+    "Time between two reads with data from an engine.",
+    ["node", "model"],
+    bounds=(0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0),
+)
+GENERATED = Total("unbroken_tokens_generated_total", "Tokens that engines generated for us.")
+DELIVERED = Total(
+    "unbroken_tokens_delivered_total", "Tokens that there is evidence of having reached a reader."
+)
+WASTED = Total(
+    "unbroken_tokens_wasted_total",
+    "Tokens that were generated and never delivered, by why.",
+    ["cause"],
+    initial=[(cause,) for cause in ("discarded", "repeated", "hedge", "undelivered")],
+)
+
+# Failover
+
+ATTEMPTS = Total("unbroken_attempts_total", "Attempts that ended, by why.", ["node", "reason"])
+FAILOVERS = Total(
+    "unbroken_failovers_total",
+    "Interrupted attempts, by why, and how exactly the rest was joined on.",
+    ["cause", "grade", "node"],
+)
+SEAM_GAP = Spread(
+    "unbroken_seam_gap_seconds",
+    "Between the last data of an attempt and the first token of the one that goes on.",
+    ["kind", "grade"],
+    bounds=SECONDS,
+)
+DETECTION = Spread(
+    "unbroken_detection_seconds",
+    "Between an engine's last data and its failure being noticed.",
+    ["cause"],
+    bounds=SECONDS,
+)
+RECOVERY = Spread(
+    "unbroken_recovery_seconds",
+    "Between a failure being noticed and the next token.",
+    ["kind"],
+    bounds=SECONDS,
+)
+HEDGES = Total(
+    "unbroken_hedges_total",
+    "Hedges: won (spoke first), lost (the silent attempt did) or failed by themselves.",
+    ["outcome"],
+    initial=[("won",), ("lost",), ("failed",)],
+)
+RECOVERY_QUEUE = Level(
+    "unbroken_recovery_queue_length",
+    "Streams that wait for their turn to be continued.",
+    mode="livesum",
+)
+
+# Reclaim
+
+RECLAIM = Spread(
+    "unbroken_reclaim_seconds",
+    "From the end of an attempt to its request being seen gone from its engine.",
+    ["node"],
+    bounds=SECONDS,
+)
+RECLAIMS = Total(
+    "unbroken_reclaims_total",
+    "Attempts by what became of the engine's side: verified, unverifiable or overdue.",
+    ["node", "outcome"],
+)
+
+# The journal and the process
+
+JOURNAL_FLUSH = Spread(
+    "unbroken_journal_flush_seconds", "Time one flush of the journal took.", bounds=SECONDS
+)
+JOURNAL_SESSIONS = Spread(
+    "unbroken_journal_flush_sessions", "Sessions that shared one flush.", bounds=SIZES
+)
+JOURNAL_LAG = Level(
+    "unbroken_journal_lag_seconds",
+    "For how long the oldest pending row has waited to become durable.",
+    mode="livemax",
+)
+JOURNAL_PENDING = Level(
+    "unbroken_journal_pending_sessions",
+    "Sessions with something that is not durable yet.",
+    mode="livesum",
+)
+PROCESSES = Level(
+    "unbroken_gateway_processes", "Gateway processes that are running.", mode="livesum"
+)

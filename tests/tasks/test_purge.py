@@ -1,0 +1,108 @@
+"""Content is forgotten when its time is over; what a bill rests on stays."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from streaming.models import Attempt, SessionFence, StreamSession, Tenant, TokenCheckpoint
+from streaming.services import purge
+from streaming.services.purge import purge_expired_content
+from tests.durability.reader import Readers, question
+from tests.engine_simulator.process import SimulatorProcess
+from tests.tasks.rows import add_attempt, add_session, run_together
+
+database = pytest.mark.django_db(transaction=True)
+
+
+def ended(days_ago: float, **columns: Any) -> StreamSession:
+    at = timezone.now() - timedelta(days=days_ago)
+    columns = {"state": "completed", "completion_tokens": 3, "prompt_tokens": 5, **columns}
+    session = add_session(
+        None, 3, ended_at=at, created_at=at, prompt_token_ids=b"\1\0\0\0" * 5,
+        evidence={"cause": "engine_crash", "said": "a piece of the answer"}, **columns,
+    )  # fmt: skip
+    add_attempt(session, ended_at=at, end_detail="malformed: a piece of the answer", last_seq=3)
+    return session
+
+
+@database
+def test_the_content_goes_and_what_a_bill_rests_on_stays():
+    session = ended(31)
+    digest = bytes(TokenCheckpoint.objects.get().digest)
+    assert purge_expired_content() == {"purged": 1, "more": False}
+    session.refresh_from_db()
+    assert session.purged_at is not None
+    assert bytes(session.request) == b""
+    assert session.prompt_token_ids is None
+    assert session.evidence == {"cause": "engine_crash"}
+    assert not TokenCheckpoint.objects.exists()
+    attempt = Attempt.objects.get()
+    assert (attempt.end_detail, attempt.last_seq) == ("", 3)
+    assert bytes(session.log_digest) == digest
+    assert (session.prompt_tokens, session.completion_tokens) == (5, 3)
+    assert SessionFence.objects.get().durable_seq == 3
+    assert purge_expired_content()["purged"] == 0
+
+
+@database
+@pytest.mark.parametrize(
+    ("days", "ended_days_ago", "purged"),
+    [(None, 29, 0), (7, 8, 1), (7, 6, 0), (90, 31, 0), (90, 91, 1), (0, 1000, 0)],
+)
+def test_a_tenant_may_have_its_own_time(days, ended_days_ago, purged):
+    ended(ended_days_ago, tenant=Tenant.objects.create(name="own", content_days=days))
+    assert purge_expired_content()["purged"] == purged
+
+
+@database
+def test_what_has_not_ended_is_kept():
+    long_ago = timezone.now() - timedelta(days=400)
+    add_session(None, 3, created_at=long_ago)
+    add_session(None, 3, created_at=long_ago, state="suspended")
+    assert purge_expired_content()["purged"] == 0
+    assert TokenCheckpoint.objects.count() == 2
+
+
+@database
+def test_in_batches_and_twice_at_once(monkeypatch):
+    for _ in range(25):
+        ended(40)
+    monkeypatch.setattr(purge, "BATCH", 4)
+    results = run_together(purge_expired_content, 2)
+    assert sum(result["purged"] for result in results) == 25
+    assert StreamSession.objects.filter(purged_at__isnull=False).count() == 25
+
+
+@database
+def test_what_takes_longer_goes_on_in_another_run(monkeypatch):
+    for _ in range(3):
+        ended(40)
+    monkeypatch.setattr(purge, "BATCH", 1)
+    monkeypatch.setattr(purge, "RUN_SECONDS", 0.0001)
+    assert purge_expired_content() == {"purged": 1, "more": True}
+
+
+async def test_a_purged_session_is_gone_for_its_readers(start_stack):
+    with SimulatorProcess() as engine:
+        stack = start_stack(engine_nodes=[f"a=vllm+{engine.url}"])
+        key = stack.api_key()
+        async with Readers(stack.gateway().url, key) as readers:
+            seen = await readers.ask(question("Hello", 20), headers={"idempotency-key": "k"})
+            assert seen.is_whole
+            stack.sql("UPDATE streaming_streamsession SET ended_at = now() - interval '40 days'")
+            stack.manage("shell", "-c", PURGE)
+            assert stack.sql("SELECT count(*) FROM streaming_tokencheckpoint") == [(0,)]
+            url = f"/v1/sessions/{seen.session_id}/events"
+            async with readers.client.get(url) as response:
+                assert response.status == 410
+            again = await readers.ask(question("Hello", 20), headers={"idempotency-key": "k"})
+            assert again.status == 410
+            async with readers.client.get(f"/v1/sessions/{seen.session_id}") as response:
+                assert response.status == 200
+
+
+PURGE = "from streaming.services.purge import purge_expired_content as p; print(p())"
