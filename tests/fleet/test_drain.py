@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -32,11 +31,11 @@ def shared_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 @pytest.fixture
-async def pair(shared_pair: Pair) -> AsyncIterator[Pair]:
+async def pair(shared_pair: Pair) -> Pair:
     """Both nodes active, and each given its half of the streams."""
     order(shared_pair, "active", "bad", "good")
     await shared_pair.mend()
-    yield shared_pair
+    return shared_pair
 
 
 def order(pair: Pair, state: str, *names: str) -> None:
@@ -67,9 +66,9 @@ async def test_streams_move_unnoticed(
 ) -> None:
     async with pair.streams(2 * STREAMS, "drained", TOKENS) as (_, ends):
         on_bad = pair.bad.stats()["running"]
-        await asyncio.to_thread(pair.stack.manage, "node", "drain", "bad")
+        order(pair, "draining", "bad")
         await until(lambda: pair.bad.stats()["running"] == 0)
-        assert pair.good.stats()["running"] == 2 * STREAMS
+        await until(lambda: pair.good.stats()["running"] == 2 * STREAMS)
         seen = await ends
     assert on_bad > STREAMS // 2
     assert_unnoticed(pair, seen)
