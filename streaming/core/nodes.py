@@ -91,7 +91,7 @@ _ALLOWED: dict[str, tuple[str, str]] = {
     "capacity": (r"|[1-9]\d{0,5}", "a number of streams"),
     "exclusive": _one_of("on", "off"),
     "dns": _one_of("", "all"),
-    "gpu_metrics": (r"|https?://\S+", "a URL"),
+    "gpu_metrics": (r"|https?://[^\s/?#@]+([/?#]\S*)?", "a URL without user name and password"),
     "pod": (r"|[a-z0-9.-]+/[a-z0-9.-]+", "namespace/name"),
 }
 

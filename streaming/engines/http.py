@@ -88,7 +88,8 @@ class EngineClient:
     async def keep_spares(self, base_url: str, count: int) -> None:
         """Have ``count`` connections to a node ready for its next attempts."""
         if self._connector is not None:
-            await self._connector.keep_spares(base_url, count, self._connect_timeout)
+            host = self.names.host(base_url)
+            await self._connector.keep_spares(base_url, count, self._connect_timeout, host)
 
     def drop_spares(self, base_url: str) -> None:
         """Close what ``keep_spares`` has opened."""

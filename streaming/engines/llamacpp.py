@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.nodes import NodeOptions
-from streaming.engines.access import Access, ask, call, check_health, optional
+from streaming.engines.access import Access, ask, call, check_health, optional, within
 from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
 from streaming.engines.exposition import Reader, count
 from streaming.engines.http import EngineClient, expected_shape, parsed, text_of, token_ids
@@ -27,6 +27,10 @@ FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
 EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
 PIECES_REMEMBERED = 4096
 ERASE_TIMEOUT = 5.0
+
+# After a stream it closes the connection without having said so, and a request that was sent on it
+# in that moment would be lost.
+_HEADERS = {"connection": "close"}
 
 _METRICS = Reader(
     "llamacpp:",
@@ -60,7 +64,8 @@ class LlamaCpp:
 
     async def probe(self, timeout: float) -> NodeReport:
         try:
-            return await self._probe(timeout)
+            async with within(timeout):
+                return await self._probe(timeout)
         except BaseException:
             self._learnt = None
             raise
@@ -122,7 +127,7 @@ class LlamaCpp:
     def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
         reader = _EventReader(generation, self._all_ids)
         return chunks_of(
-            self._access, "/completion", _body(generation), {}, reader, generation.watch
+            self._access, "/completion", _body(generation), _HEADERS, reader, generation.watch
         )
 
     async def _all_ids(self, text: str, ids: list[int], count: int) -> list[int]:

@@ -23,6 +23,11 @@ class HostNames(httpx.AsyncBaseTransport):
         """Does nothing for an address that has no name."""
         self._names.pop(httpx.URL(base_url).netloc, None)
 
+    def host(self, base_url: str) -> str | None:
+        """The name that a certificate at this address is for; None: the address itself."""
+        name = self._names.get(httpx.URL(base_url).netloc)
+        return name[1] if name else None
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         name = self._names.get(request.url.netloc)
         if name is not None:

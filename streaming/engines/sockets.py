@@ -100,6 +100,12 @@ class EngineConnection(ResponseHandler):
     """One connection to an engine; remembers how it ended while somebody watches it."""
 
     watch: Watch | None = None
+    socket: Any = None
+    """Its own, since the transport is forgotten before the end is told."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.socket = transport.get_extra_info("socket")
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self.watch is not None:
@@ -155,15 +161,13 @@ class Watch:
         """
         facts = tcp_facts(self._socket())
         if facts and min(facts["last_data_recv"], facts["last_data_sent"]) > self.limit * 1000:
-            connection = self._connection
-            assert connection is not None
-            assert connection.transport is not None
-            self.was_cut = True
-            connection.transport.abort()
+            transport = None if self._connection is None else self._connection.transport
+            if transport is not None:
+                self.was_cut = True
+                transport.abort()
 
     def _socket(self) -> Any:
-        transport = None if self._connection is None else self._connection.transport
-        return None if transport is None else transport.get_extra_info("socket")
+        return None if self._connection is None else self._connection.socket
 
 
 class SilenceGuard:

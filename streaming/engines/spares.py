@@ -49,8 +49,13 @@ class SpareConnector(TCPConnector):
     def _get_ssl_context(self, req: ClientRequest) -> ssl.SSLContext | None:
         return self._tls.get(req.url.origin()) or super()._get_ssl_context(req)
 
-    async def keep_spares(self, base_url: str, count: int, timeout: float) -> None:
-        """Have ``count`` connections ready. Does without those that cannot be made."""
+    async def keep_spares(
+        self, base_url: str, count: int, timeout: float, host: str | None = None
+    ) -> None:
+        """Have ``count`` connections ready. Does without those that cannot be made.
+
+        ``host``: whose certificate is expected there, if not that of the address.
+        """
         origin = URL(base_url).origin()
         spares = self._spares.setdefault(origin, deque())
         loop = asyncio.get_running_loop()
@@ -59,16 +64,19 @@ class SpareConnector(TCPConnector):
         fresh = [spare for spare in spares if spare[1].is_connected()]
         spares.clear()
         spares.extend(fresh)
-        request = ClientRequest("GET", origin, loop=loop)
+        request = ClientRequest("GET", origin, loop=loop, server_hostname=host)
         limits = ClientTimeout(connect=timeout, sock_connect=timeout)
         try:
             while len(spares) < count:
                 protocol = await super()._create_connection(request, [], limits)
+                if self._spares.get(origin) is not spares:
+                    protocol.close()  # dropped meanwhile
+                    return
                 spares.append((loop.time(), protocol))
         except (ClientError, OSError, TimeoutError):
             pass  # whether the node is well is for its probe to say
-        if not spares:
-            self._spares.pop(origin, None)
+        if not spares and self._spares.get(origin) is spares:
+            del self._spares[origin]
 
     async def _create_connection(
         self, req: ClientRequest, traces: list[Any], timeout: ClientTimeout

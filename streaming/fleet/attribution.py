@@ -180,7 +180,7 @@ class Attributor:
     ) -> None:
         """An attempt has failed. ``silence``: seconds since its last data.
 
-        Cheap: whole nodes fail at once. To be called while the attempt still counts among its
+        Cheap: whole nodes fail at once. To be called when the attempt counts no longer among its
         node's ``in_flight``. Rehearsals and migrations may be told too; they are no interruptions.
         With ``overtaken`` it was silent, and a hedge was faster: an interruption only if its node
         turns out not to work.
@@ -188,7 +188,7 @@ class Attributor:
         burst = self._gathering.get(node.id)
         if burst is None:
             now = asyncio.get_running_loop().time()
-            burst = Burst(node, now, node.in_flight, node.figures)
+            burst = Burst(node, now, node.in_flight + 1, node.figures)
             self._gathering[node.id] = burst
             self._recent.append(burst)
             task = asyncio.create_task(self._attend(burst), name=f"attribution {node.name}")

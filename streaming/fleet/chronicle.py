@@ -28,6 +28,7 @@ class Chronicle:
         self._lease = lease
         self._found: dict[int, Row] = {}
         self._circuits: dict[int, str] = {}
+        self._circuits_at = 0.0
         self._notes: list[NodeNote] = []
         self._has_changed = asyncio.Event()
 
@@ -44,6 +45,10 @@ class Chronicle:
         """A circuit has moved."""
         self._circuits[node.id] = state.value
         self._has_changed.set()
+
+    def knows_better(self, node: Node, asked_at: float) -> bool:
+        """Whether the table, read at ``asked_at``, may not have had our own news of a circuit."""
+        return node.id in self._circuits or asked_at <= self._circuits_at
 
     def note(self, node: Node, kind: str, *, by: str, **data: str) -> None:
         """Something has happened to a node (``models.NodeEvent``)."""
@@ -69,9 +74,12 @@ class Chronicle:
         found, self._found = self._found, {}
         if found:
             await self._table.store(found, self._lease)
-        circuits, self._circuits = self._circuits, {}
-        if circuits:
+        if circuits := dict(self._circuits):
             await self._table.store_circuits(circuits)
+            self._circuits_at = asyncio.get_running_loop().time()
+            for node_id, state in circuits.items():
+                if self._circuits.get(node_id) == state:
+                    del self._circuits[node_id]
         while self._notes:
             notes = self._notes[:NOTES_AT_ONCE]
             await self._table.note(notes)

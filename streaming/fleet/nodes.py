@@ -92,6 +92,8 @@ class Node:
     """Whether it was silent so long that a probe must have it generate a token to be good."""
     known_at: float = -math.inf
     """Time of what its health is known from: when a probe began, or a stream failed."""
+    suspected_at: float = -math.inf
+    """When a stream on it failed for the last time in a way that is the node's."""
     found_down_here: bool = False
     """Whether a probe of this very process got no answer."""
     _kv_is_high: bool = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 MOST_SPARES = 64
 """Connections that one process keeps ready at one node."""
 READ_SECONDS = 1.0
+SETTLED_SECONDS = 2.0
+"""After an outage of the database every gateway looks dead until its next heartbeat."""
 FLOWING_SECONDS = 1.0
 """A node whose last data is younger than this works, whatever others say."""
 
@@ -74,6 +77,7 @@ class FleetWatch:
         self._stored_health: dict[int, str] = {}
         self._stored_circuit: dict[int, str] = {}
         self._something_drains = False
+        self._prober_since = -math.inf
         self.read_at: datetime | None = None
         """When the node table was last read, on the database's clock."""
         fleet.circuit_moved = self._circuit_moved
@@ -123,16 +127,21 @@ class FleetWatch:
 
         This process looks at once, and so does the one that probes for all.
         """
-        if node.health is Health.UP:
-            self._move_to_suspect(node, reason, self._lease.holder)
-            self._send("suspect", node, reason=reason, mute=node.is_mute)
-        if (hurry := self._hurry.get(node.id)) is not None:
-            hurry.set()
+        self._suspect(node, reason, is_news=node.health is Health.UP)
 
     def suspect_mute(self, node: Node, reason: str) -> None:
         """The same of a node whose streams have gone silent: it must generate a token to be good."""
+        is_news = node.health is Health.UP or not node.is_mute
         node.is_mute = True
-        self.suspect(node, reason)
+        self._suspect(node, reason, is_news)
+
+    def _suspect(self, node: Node, reason: str, is_news: bool) -> None:
+        if node.health is Health.UP:
+            self._move_to_suspect(node, reason, self._lease.holder)
+        if is_news:
+            self._send("suspect", node, reason=reason, mute=node.is_mute)
+        if (hurry := self._hurry.get(node.id)) is not None:
+            hurry.set()
 
     def streams(self) -> dict[str, int]:
         """The attempts of this process by node id; of nodes that take no work also when it is 0.
@@ -177,15 +186,18 @@ class FleetWatch:
 
     def _hear(self, node: Node, finding: Finding) -> None:
         """Believe what another process has found, unless we know better: then look ourselves."""
-        loop_time = asyncio.get_running_loop().time()
-        if finding.at <= node.known_at:
+        if finding.at <= node.known_at or finding.health is Health.SUSPECT:
             return
-        flows = loop_time - node.last_data < FLOWING_SECONDS
+        now = asyncio.get_running_loop().time()
+        if finding.health is Health.UP and node.health is Health.SUSPECT:
+            return  # our own probe is under way
         if (finding.health is Health.UP and node.found_down_here) or (
-            finding.health is Health.DOWN and node.health is Health.UP and flows
+            finding.health is Health.DOWN
+            and node.health is Health.UP
+            and now - node.last_data < FLOWING_SECONDS
         ):
             self._hurry[node.id].set()
-        elif finding.health is not Health.SUSPECT:  # whose it is will be decided in a moment
+        else:
             self._believe(node, finding)
 
     def _hear_circuit(self, node: Node, state: str) -> None:
@@ -201,6 +213,7 @@ class FleetWatch:
         """A circuit has moved in this process: the others follow. Trials are everybody's own."""
         state = node.breaker.state.value
         self._send("circuit", node, state=state)
+        self._stored_circuit[node.id] = state  # or will be in a moment
         self._chronicle.circuit(node, node.breaker.state)
         self._chronicle.note(
             node, f"circuit_{state}", by=self._lease.holder, was=before.value, reason=reason
@@ -214,12 +227,16 @@ class FleetWatch:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 if await self._lease.claim() and not held:
+                    self._prober_since = asyncio.get_running_loop().time()
                     logger.info("this process probes the nodes from now on")
                     for hurry in self._hurry.values():
                         hurry.set()
                     self._addresses.hurry()
             except DATABASE_ERRORS as exc:
                 logger.info("the lease to probe cannot be had: %s", exc)
+
+    def _has_probed_for(self, seconds: float) -> bool:
+        return self.is_prober and asyncio.get_running_loop().time() - self._prober_since > seconds
 
     # The table
 
@@ -228,7 +245,7 @@ class FleetWatch:
             await asyncio.sleep(min(READ_SECONDS, conf().health_interval))
             try:
                 await self._read_table()
-                if self.is_prober and self._something_drains:
+                if self._something_drains and self._has_probed_for(SETTLED_SECONDS):
                     await self._table.settle_drains(self._lease.holder)
             except DATABASE_ERRORS as exc:
                 logger.info("the node table cannot be read: %s", exc)
@@ -236,8 +253,8 @@ class FleetWatch:
     async def _read_table(self) -> None:
         asked_at = asyncio.get_running_loop().time()
         view = await self._table.read()
-        names = [row for row in view.nodes if row["options"].get("dns") == "all"]
-        rows = {row["id"]: row for row in view.nodes if row not in names}
+        names = [row for row in view.nodes if _is_name(row)]
+        rows = {row["id"]: row for row in view.nodes if not _is_name(row)}
         for node_id in set(self._fleet.nodes) - set(rows):
             self._forget(node_id)
         for node_id, row in rows.items():
@@ -291,10 +308,11 @@ class FleetWatch:
             finding = Finding.read(row, asked_at)
             if asked_at - finding.at < _patience():
                 self._hear(node, finding)
-        # Only what is new in the table: it may be read just before our own news is written.
-        if row["circuit"] != self._stored_circuit.get(node.id, Circuit.CLOSED.value):
-            self._hear_circuit(node, row["circuit"])
-        self._stored_circuit[node.id] = row["circuit"]
+        if not self._chronicle.knows_better(node, asked_at):
+            # Only what is new: where it says the same as before, ours may have moved on by a hint.
+            if row["circuit"] != self._stored_circuit.get(node.id, Circuit.CLOSED.value):
+                self._hear_circuit(node, row["circuit"])
+            self._stored_circuit[node.id] = row["circuit"]
         self._stored_health[node.id] = row["health"]
 
     def _add(self, row: Row, options: NodeOptions, host: str) -> Node:
@@ -353,7 +371,7 @@ class FleetWatch:
 
     async def _probe(self, node: Node) -> None:
         finding = await probe(node)
-        if finding.at <= node.known_at:  # a stream has failed meanwhile
+        if finding.at <= node.suspected_at:  # a stream has failed meanwhile
             return
         was = node.health
         node.found_down_here = finding.health is Health.DOWN
@@ -364,7 +382,7 @@ class FleetWatch:
     def _believe(self, node: Node, finding: Finding) -> None:
         """Take over what is known of a node."""
         before = (node.health, node.models)
-        node.known_at = finding.at
+        node.known_at = max(node.known_at, finding.at)
         node.reason = finding.reason
         if (report := finding.report) is not None:
             node.models, node.can, node.slots = report.models, report.can, report.slots
@@ -375,8 +393,8 @@ class FleetWatch:
             self._client.drop_spares(node.base_url)
 
     def _move_to_suspect(self, node: Node, reason: str, by: str) -> None:
-        was, now = node.health, asyncio.get_running_loop().time()
-        finding = Finding(at=now, health=Health.SUSPECT, reason=reason)
+        was, node.suspected_at = node.health, asyncio.get_running_loop().time()
+        finding = Finding(at=node.suspected_at, health=Health.SUSPECT, reason=reason)
         self._believe(node, finding)
         self._tell(node, was, finding, by)
 
@@ -402,6 +420,11 @@ class FleetWatch:
 def _patience() -> float:
     """How long what is known of a node stays good: until a new prober must have told of it."""
     return LEASE_SECONDS + conf().health_interval + conf().health_timeout
+
+
+def _is_name(row: Row) -> bool:
+    """Whether it stands for all addresses of its name and is no node itself."""
+    return isinstance(row["options"], dict) and row["options"].get("dns") == "all"
 
 
 def _is_leaving(row: Row) -> bool:

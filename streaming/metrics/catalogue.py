@@ -98,13 +98,13 @@ WASTED = Total(
 ATTEMPTS = Total("unbroken_attempts_total", "Attempts that ended, by why.", ["node", "reason"])
 FAILOVERS = Total(
     "unbroken_failovers_total",
-    "Seams in answers, by what had failed and how exactly the rest was joined on.",
-    ["cause", "grade"],
+    "Interrupted attempts, by why, and how exactly the rest was joined on.",
+    ["cause", "grade", "node"],
 )
 SEAM_GAP = Spread(
     "unbroken_seam_gap_seconds",
-    "Between the last token before a failure and the first one after it.",
-    ["grade"],
+    "Between the last data of an attempt and the first token of the one that goes on.",
+    ["kind", "grade"],
     bounds=SECONDS,
 )
 DETECTION = Spread(
@@ -116,14 +116,14 @@ DETECTION = Spread(
 RECOVERY = Spread(
     "unbroken_recovery_seconds",
     "Between a failure being noticed and the next token.",
-    ["cause"],
+    ["kind"],
     bounds=SECONDS,
 )
 HEDGES = Total(
     "unbroken_hedges_total",
-    "Hedges: won (the continuation spoke first), lost (the silent node did) or both failed.",
+    "Hedges: won (spoke first), lost (the silent attempt did) or failed by themselves.",
     ["outcome"],
-    initial=[("won",), ("lost",), ("both",)],
+    initial=[("won",), ("lost",), ("failed",)],
 )
 RECOVERY_QUEUE = Level(
     "unbroken_recovery_queue_length",
@@ -143,12 +143,6 @@ RECLAIMS = Total(
     "unbroken_reclaims_total",
     "Attempts by what became of the engine's side: verified, unverifiable or overdue.",
     ["node", "outcome"],
-)
-FRAGMENTATION = Level(
-    "unbroken_kv_fragmentation_ratio",
-    "Share of the KV-cache that is occupied and belongs to no live session.",
-    ["node"],
-    mode="livemostrecent",
 )
 
 # The journal and the process

@@ -23,48 +23,62 @@ def pace(node: str, model: str) -> Samples:
     return c.INTER_TOKEN.of(node, model)
 
 
-def attempt_ended(node: str, reason: str, *, discarded: int = 0, repeated: int = 0) -> None:
-    """An attempt is over. ``reason``: ``finished``, ``cancelled``, ``rejected`` or its ``Cause``.
+def attempt_ended(
+    node: str,
+    reason: str,
+    *,
+    discarded: int = 0,
+    repeated: int = 0,
+    detection_seconds: float | None = None,
+) -> None:
+    """An attempt is over. ``reason``: ``finished``, ``cancelled``, ``overtaken``, ``rejected`` or
+    the value of its ``Cause``.
 
     ``discarded``: tokens that were without text yet or held back; ``repeated``: tokens of a
-    regenerated answer that the reader had already.
+    regenerated answer that the reader had already; ``detection_seconds``: of a failure, from the
+    last data to its being noticed.
     """
     c.ATTEMPTS.add(1, node, reason)
     if discarded:
-        wasted("discarded", discarded)
+        wasted("hedge" if reason == "overtaken" else "discarded", discarded)
     if repeated:
         wasted("repeated", repeated)
+    if detection_seconds is not None:
+        c.DETECTION.note(detection_seconds, reason)
+
+
+def failover(cause: str, grade: str, node: str) -> None:
+    """An attempt on ``node`` was interrupted, and why is known by now (``core.attribution``).
+
+    ``grade``: of the seam to the attempt that went on; ``none``: nothing has.
+    """
+    c.FAILOVERS.add(1, cause, grade, node)
 
 
 def seam(
-    cause: str,
+    kind: str,
     grade: str,
     *,
-    gap_seconds: float,
-    detection_seconds: float | None = None,
+    gap_seconds: float | None = None,
     recovery_seconds: float | None = None,
 ) -> None:
-    """An answer goes on after a failure: its first token is there.
+    """An answer goes on in another attempt: its first token is there.
 
-    ``gap_seconds``: since the last token before; ``detection_seconds``: from the last data to the
-    failure being noticed; ``recovery_seconds``: from there to now. None where it is not known, as
-    after the death of a gateway process.
+    ``kind``: why there is one more attempt (``models.Attempt.Kind``). ``gap_seconds``: since the
+    last data before; ``recovery_seconds``: since the failure was noticed. None: not known.
     """
-    c.FAILOVERS.add(1, cause, grade)
-    c.SEAM_GAP.note(gap_seconds, grade)
-    if detection_seconds is not None:
-        c.DETECTION.note(detection_seconds, cause)
+    if gap_seconds is not None:
+        c.SEAM_GAP.note(gap_seconds, kind, grade)
     if recovery_seconds is not None:
-        c.RECOVERY.note(recovery_seconds, cause)
+        c.RECOVERY.note(recovery_seconds, kind)
 
 
-def seam_refused(cause: str) -> None:
-    """An answer could not be continued after a failure, and has ended with an error."""
-    c.FAILOVERS.add(1, cause, "refused")
+def hedge(outcome: Literal["won", "lost", "failed"]) -> None:
+    """A hedge is decided.
 
-
-def hedge(outcome: Literal["won", "lost", "both"]) -> None:
-    """A hedge is decided: ``won`` by the continuation, ``lost`` to the silent node, or both failed."""
+    It has ``won`` if it spoke first, or the silent attempt failed meanwhile; it has ``lost`` if the
+    silent attempt spoke, and ``failed`` if it came to nothing by itself.
+    """
     c.HEDGES.add(1, outcome)
 
 
@@ -107,17 +121,17 @@ def connection_ended(
 
 
 def reclaimed(
-    node: str, seconds: float | None, outcome: Literal["verified", "unverifiable", "overdue"]
+    node: str,
+    seconds: float | None,
+    outcome: str,
+    attempts: int = 1,
 ) -> None:
-    """What became of the engine's side of an attempt. ``seconds`` since its end, once verified.
+    """What became of the engine's side of attempts: ``verified``, ``unverifiable`` or ``overdue``.
+
+    ``seconds`` since the end, once verified.
 
     An attempt may be ``unverifiable`` or ``overdue`` first and ``verified`` later: each is counted.
     """
-    c.RECLAIMS.add(1, node, outcome)
+    c.RECLAIMS.add(attempts, node, outcome)
     if seconds is not None and outcome == "verified":
         c.RECLAIM.note(seconds, node)
-
-
-def fragmentation(node: str, ratio: float) -> None:
-    """The fragmentation index of a node as last computed, 0 to 1."""
-    c.FRAGMENTATION.set(ratio, node)

@@ -21,7 +21,7 @@ REGISTRY = CollectorRegistry()
 """Our metrics only. In multiprocess mode it is the other processes' files that are read."""
 
 Labels = tuple[str, ...]
-Mode = Literal["livesum", "livemax", "livemostrecent"]
+Mode = Literal["livesum", "livemax"]
 """How the values of several processes become one. Only live modes: dead ones must not count."""
 
 _all: list[Total | Spread | Level] = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from streaming import metrics
 from streaming.conf import conf
 from streaming.core.boundary import CleanBoundary
 from streaming.core.chunks import Token, TokenChunk
@@ -20,6 +21,7 @@ from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
+from streaming.metrics.plain import Samples
 from streaming.runtime.limits import silence_limit
 from streaming.runtime.live import LiveSession
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
@@ -72,6 +74,8 @@ class AttemptRun:
     generation: Generation
     known: str
     failed_at: float | None
+    silent_since: float | None
+    """When the reader's last token came, where this attempt has to go on."""
     overseer: Overseer
     booking: Booking
     turn: Turn
@@ -84,6 +88,7 @@ class AttemptRun:
     engine_finished: bool = False
     """Whether the engine itself said that the request is over."""
     _started: float = 0.0
+    _gaps: Samples = field(init=False)
     _pace: Pace = field(default_factory=Pace)
     _timeout: asyncio.Timeout | None = None
     _interruption: AttemptFailed | None = None
@@ -91,6 +96,8 @@ class AttemptRun:
     _first_token_at: datetime | None = None
     _recovery_ms: float | None = None
     _first_seq: int = 0
+    _last_seq: int = 0
+    """Of its own tokens: others append to the same log. 0: it has none."""
     _boundary: CleanBoundary = field(default_factory=CleanBoundary)
     _stops: StopMatcher = field(default_factory=lambda: StopMatcher(()))
     _suppressor: Suppressor | None = None
@@ -102,6 +109,7 @@ class AttemptRun:
         self._started = self.last_data = loop.time()
         self._first_seq = session.log.last_seq + 1
         self._stops = StopMatcher(session.request.stop)
+        self._gaps = metrics.pace(self.node.name, session.model)
         if self.known:
             self._suppressor = Suppressor(self.known, list(session.log.token_ids))
         session.log.note(self._start_record())
@@ -168,7 +176,9 @@ class AttemptRun:
                     raise self._interruption from exc
                 silence = loop.time() - self.last_data
                 cause = Cause.NO_FIRST_TOKEN if self._first_token is None else Cause.STALLED
-                raise AttemptFailed(cause, f"no data for {silence:.1f} s") from exc
+                raise AttemptFailed(
+                    cause, f"no data for {silence:.1f} s", evidence=self.generation.watch.facts()
+                ) from exc
         raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish")
 
     def longest_usual(self, floor: float) -> float:
@@ -186,7 +196,7 @@ class AttemptRun:
     def condemn(self, reason: str) -> None:
         """Its node is down, and it is silent."""
         cause = Cause.STALLED if self.has_begun else Cause.NO_FIRST_TOKEN
-        self.interrupt(AttemptFailed(cause, reason))
+        self.interrupt(AttemptFailed(cause, reason, evidence=self.generation.watch.facts()))
 
     def interrupt(self, failure: AttemptFailed) -> None:
         """Have it end with ``failure``, unless it ends by itself before that."""
@@ -204,7 +214,9 @@ class AttemptRun:
 
     def _note_data(self, now: float) -> None:
         if self.has_begun:
-            self._pace.note(now - self.last_data)
+            gap = now - self.last_data
+            self._pace.note(gap)
+            self._gaps.note(gap)
         else:
             self.has_begun = True
             self.node.ttft.note(now - self.last_data)
@@ -259,6 +271,7 @@ class AttemptRun:
             self._note_first_token()
         ends_surely = len(chunk.token_ids) == 1
         self.session.log.append(tokens, self.number, ends_surely=ends_surely)
+        self._last_seq = self.session.log.last_seq
 
     def _note_first_token(self) -> None:
         session = self.session
@@ -293,6 +306,13 @@ class AttemptRun:
                         },
                     },
                 )
+            )
+        if self.silent_since is not None:
+            metrics.seam(
+                self.kind,
+                self.grade.value if self.grade else "none",
+                gap_seconds=self._first_token - self.silent_since,
+                recovery_seconds=self._recovery_ms and self._recovery_ms / 1000,
             )
         self.overseer.progress(self)
 
@@ -347,11 +367,19 @@ class AttemptRun:
     def _ended(self, reason: str, detail: str) -> None:
         """Write down how it went. Tokens without text yet, or held back, are discarded."""
         log, loop = self.session.log, asyncio.get_running_loop()
-        if reason != "finished":
-            self.discarded = self._boundary.waiting + self._stops.held_tokens
-        if self._suppressor is not None:
-            self.discarded += self._suppressor.repeated_tokens
-        produced = log.last_seq >= self._first_seq
+        held = self._boundary.waiting + self._stops.held_tokens if reason != "finished" else 0
+        repeated = self._suppressor.repeated_tokens if self._suppressor is not None else 0
+        self.discarded = held + repeated
+        noticed_after = None
+        if reason not in ("finished", "cancelled", "migrated"):
+            noticed_after = loop.time() - self.last_data
+        metrics.attempt_ended(
+            self.node.name,
+            reason,
+            discarded=held,
+            repeated=repeated,
+            detection_seconds=None if reason in ("overtaken", "rejected") else noticed_after,
+        )
         log.note(
             Record(
                 RecordKind.ATTEMPT_ENDED,
@@ -360,19 +388,15 @@ class AttemptRun:
                     "number": self.number,
                     "first_token_at": self._first_token_at,
                     "ended_at": now(),
-                    "first_seq": self._first_seq if produced else None,
-                    "last_seq": log.last_seq if produced else None,
+                    "first_seq": self._first_seq if self._last_seq else None,
+                    "last_seq": self._last_seq or None,
                     "end_reason": reason,
                     "end_detail": printable(detail, 500),
                     "seam_grade": self.grade.value if self.grade else "",
                     "ttft_ms": (self._first_token - self._started) * 1000
                     if self._first_token
                     else None,
-                    "detection_ms": (
-                        (loop.time() - self.last_data) * 1000
-                        if reason not in ("finished", "cancelled", "migrated")
-                        else None
-                    ),
+                    "detection_ms": None if noticed_after is None else noticed_after * 1000,
                     "recovery_ms": self._recovery_ms,
                     "cached_prompt_tokens": self.generation.usage.cached_prompt_tokens,
                     "discarded_tokens": self.discarded,

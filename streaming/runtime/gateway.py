@@ -12,6 +12,7 @@ import psycopg
 from django.conf import settings
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from streaming import metrics
 from streaming.conf import conf
 from streaming.core.nodes import parse_engine_nodes
 from streaming.core.state import SessionState
@@ -85,7 +86,7 @@ class Gateway:
         )
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
-        self.attributor = Attributor(self.fleet, pool)
+        self.attributor = Attributor(self.fleet, pool, metrics.failover)
         self._shared = Shared(
             fleet=self.fleet,
             watch=self.watch,

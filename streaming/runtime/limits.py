@@ -96,15 +96,14 @@ class LimitTimer:
             # This process stood still: what has come meanwhile is still to be read.
             self._last = at - self._limit
             self._look_at(at + OWN_PAUSE / 2)
-        elif at >= hard:
+            return
+        if at >= soft and self._warned_of != self._last:
+            self._warned_of = self._last
+            self._soft(at - self._last)
+        if at >= hard:
             self._hard(at - self._last)
-        elif at < soft:
-            self._look_at(soft)
         else:
-            self._look_at(hard)
-            if self._warned_of != self._last:
-                self._warned_of = self._last
-                self._soft(at - self._last)
+            self._look_at(soft if at < soft else hard)
 
 
 def silence_limit(

@@ -32,6 +32,11 @@ TASKS = """
 SELECT name, extract(epoch FROM now() - coalesce(succeeded_at, started_at))::float8, runs, failures
 FROM streaming_taskrun
 """
+FRAGMENTATION = """
+SELECT node.key, (node.value ->> 'index')::float8
+FROM streaming_taskrun t, jsonb_each(t.result -> 'nodes') AS node
+WHERE t.name = 'defragment_nodes'
+"""
 INCIDENTS = "SELECT kind, count(*) FROM streaming_incident WHERE closed_at IS NULL GROUP BY kind"
 SUSPENDED = "SELECT count(*) FROM streaming_streamsession WHERE state = 'suspended'"
 DELIVERED = "SELECT session_id, delivered_seq FROM session_fence WHERE session_id = ANY(%s)"
@@ -53,6 +58,8 @@ class StoredFigures:
     read_at: float
     tasks: Mapping[str, TaskFigures] = field(default_factory=dict)
     incidents: Mapping[str, int] = field(default_factory=dict)
+    fragmentation: Mapping[str, float] = field(default_factory=dict)
+    """By node, as last computed by the task that looks for it."""
     suspended: int = 0
 
 
@@ -149,6 +156,7 @@ class Measuring:
         async with self._pool.connection() as connection:
             tasks = await (await connection.execute(TASKS)).fetchall()
             incidents = await (await connection.execute(INCIDENTS)).fetchall()
+            fragmentation = await (await connection.execute(FRAGMENTATION)).fetchall()
             suspended = await (await connection.execute(SUSPENDED)).fetchall()
             if self._undelivered:
                 cursor = await connection.execute(DELIVERED, (list(self._undelivered),))
@@ -159,5 +167,6 @@ class Measuring:
             now,
             {name: TaskFigures(*figures) for name, *figures in tasks},
             dict(incidents),
+            dict(fragmentation),
             suspended[0][0],
         )

@@ -40,7 +40,7 @@ class Presence:
         self,
         pool: AsyncConnectionPool,
         sessions: Callable[[], Iterable[LiveSession]],
-        left: Callable[[UUID, float], None],
+        left: Callable[[UUID, float], object] = lambda session_id, since: None,
     ) -> None:
         self._pool = pool
         self._sessions = sessions

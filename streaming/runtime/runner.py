@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from psycopg_pool import AsyncConnectionPool
 
+from streaming import metrics
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.seams import SeamGrade
@@ -99,6 +100,8 @@ class StreamRunner:
         self._tally = Tally()
         prompt = None
         self._failed_at: float | None = None
+        self._silent_since: float | None = None
+        self._began = asyncio.get_running_loop().time()
         if resumption is not None:
             prompt = resumption.prompt
             self._tally = Tally(resumption.attempts, resumption.failovers, resumption.discarded)
@@ -198,6 +201,7 @@ class StreamRunner:
                 if hedge is None:
                     raise
                 # The one that was started beside it is the next one.
+                metrics.hedge("won")
                 self._note_failure(self._on, failure)
             self._hedge = None
             self._current, self._on, work = hedge.run, hedge.booking.node, hedge.task
@@ -220,6 +224,8 @@ class StreamRunner:
             self._last_number = run.number
             raise
         finally:
+            if self._silent_since is None:
+                self._silent_since = run.last_data
             run.booking.end()
             self._shared.suspicion.ended(node, run)
             self._shared.reclaimer.ended(
@@ -312,6 +318,7 @@ class StreamRunner:
             generation=generation,
             known=known,
             failed_at=self._failed_at,
+            silent_since=self._silent_since,
             overseer=self,
             booking=booking,
             turn=turn,
@@ -369,6 +376,7 @@ class StreamRunner:
         hedge = self._hedge
         if hedge is not None and run is hedge.run:
             hedge.first.overtake()
+            metrics.hedge("won")
             self._log.note(
                 record_event(
                     self._session.id, "hedge_won", self._log.last_seq, now(),
@@ -383,6 +391,7 @@ class StreamRunner:
         hedge, self._hedge = self._hedge, None
         if hedge is not None:
             hedge.lose()
+            metrics.hedge("lost")
             self._lost_hedges.add(hedge.task)
             hedge.task.add_done_callback(self._lost_hedges.discard)
             self._log.note(
@@ -400,7 +409,9 @@ class StreamRunner:
         session = self._session
         first = self._log.last_seq == 0
         self._failures_in_row = 0
-        self._failed_at = None
+        self._failed_at = self._silent_since = None
+        if first:
+            metrics.first_token(session.model, asyncio.get_running_loop().time() - self._began)
         if session.state is SessionState.STREAMING:
             return
         session.move(SessionState.STREAMING)
@@ -460,7 +471,7 @@ class StreamRunner:
                 run = await self._prepare(hedge.booking, turn, "hedge")
                 if not isinstance(run, AttemptRun):
                     raise AttemptFailed(Cause.MISMATCH, "the node has no room for this answer")
-                run.failed_at = hedge.first.last_data
+                run.failed_at = run.silent_since = hedge.first.last_data
                 hedge.run = run
                 if hedge is not self._hedge:  # the first has failed meanwhile: it is the only one
                     self._current = run
@@ -474,6 +485,7 @@ class StreamRunner:
         if hedge is self._hedge and not hedge.first.is_overtaken:
             self._hedge = None
             hedge.first.is_hedged = False
+            metrics.hedge("failed")
             self._no_hedge_before = asyncio.get_running_loop().time() + HEDGE_AGAIN_SECONDS
             if isinstance(failure, AttemptFailed):
                 node = hedge.booking.node

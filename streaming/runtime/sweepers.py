@@ -16,21 +16,18 @@ from django.conf import settings
 from psycopg_pool import AsyncConnectionPool
 from redis.exceptions import RedisError
 
-from streaming import metrics
 from streaming.runtime.incidents import IncidentKind, close_incident, open_incident
 
 logger = logging.getLogger(__name__)
 
 SWEEP = "reclaim_kv_cache"
-DEFRAGMENT = "defragment_nodes"
 SILENT_SECONDS = 60.0
 CHECK_SECONDS = 10.0
 REDIS_SECONDS = 2.0
 SUBJECT = "celery"
 
-_RUNS = """
-SELECT name, extract(epoch FROM now() - started_at)::float8, result
-FROM streaming_taskrun WHERE name = ANY(%s)
+_SECONDS_SINCE = """
+SELECT extract(epoch FROM now() - started_at)::float8 FROM streaming_taskrun WHERE name = %s
 """
 
 WORDS = {
@@ -62,10 +59,9 @@ class SweeperWatch:
             return
         self._next = loop_time + CHECK_SECONDS
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(_RUNS, ([SWEEP, DEFRAGMENT],))
-            runs = {name: (seconds, result) for name, seconds, result in await cursor.fetchall()}
-            _tell_fragmentation(runs.get(DEFRAGMENT))
-            since_run = runs[SWEEP][0] if SWEEP in runs else float("inf")
+            cursor = await connection.execute(_SECONDS_SINCE, (SWEEP,))
+            row = await cursor.fetchone()
+            since_run = row[0] if row else float("inf")
             # A gateway that has just started knows of no silence before it.
             seconds = min(since_run, loop_time - self._since)
             if seconds >= SILENT_SECONDS:
@@ -101,13 +97,6 @@ class SweeperWatch:
             return None
         finally:
             await client.aclose()
-
-
-def _tell_fragmentation(run: tuple[float, dict[str, Any]] | None) -> None:
-    """The worker is in no process that is scraped: what it last found is told here."""
-    nodes = run[1].get("nodes", {}) if run is not None else {}
-    for name, found in nodes.items():
-        metrics.fragmentation(name, found["index"])
 
 
 def _who(former: int | None, queue: int | None) -> str:

@@ -121,6 +121,11 @@ def stored_families(stored: StoredFigures | None, now: float) -> list[Metric]:
     incidents = GaugeMetricFamily(
         "unbroken_incidents_open", "Incidents that are open.", labels=["kind"]
     )
+    fragmentation = GaugeMetricFamily(
+        "unbroken_kv_fragmentation_ratio",
+        "Share of the KV-cache that is occupied and belongs to no live session.",
+        labels=["node"],
+    )
     suspended = GaugeMetricFamily(
         "unbroken_sessions_suspended", "Sessions that wait for their readers to come back."
     )
@@ -135,9 +140,11 @@ def stored_families(stored: StoredFigures | None, now: float) -> list[Metric]:
             failures.add_metric([name], task.failures)
         for kind, count in stored.incidents.items():
             incidents.add_metric([kind], count)
+        for node, ratio in stored.fragmentation.items():
+            fragmentation.add_metric([node], ratio)
         suspended.add_metric([], stored.suspended)
         read.add_metric([], since)
-    return [age, runs, failures, incidents, suspended, read]
+    return [age, runs, failures, incidents, fragmentation, suspended, read]
 
 
 def socket_families(pids: Iterable[int]) -> list[Metric]:

@@ -78,10 +78,9 @@ class World:
     def fails(
         self, node: Node, session_id: UUID, failure: AttemptFailed, silence: float = 0
     ) -> None:
-        """As the runner tells it: the attempt is in flight still."""
-        node.in_flight = max(node.in_flight, 1)
+        """As the runner tells it: the attempt is not in flight any more."""
+        node.in_flight = max(node.in_flight - 1, 0)
         self.attributor.failed(node, session_id, 1, failure, silence)
-        node.in_flight -= 1
 
     def causes(self) -> list[str]:
         return [row[0] for row in self.stack.sql("SELECT cause FROM streaming_attempt")]

@@ -33,6 +33,7 @@ def test_entries(text, spec):
         ("a b=vllm+http://h", "is not of the form"),
         ("vllm+http://me:pw@h:1", "must not hold a user name or password"),
         ("vllm+http://key@h:1?credential=env:K", "credential=env:NAME"),
+        ("vllm+http://h?gpu_metrics=http://me:pw@h:1/metrics", "gpu_metrics must be a URL without"),
         ("vllm+http://h?colour=red", "unknown node option 'colour'"),
         ("vllm+http://h?continuation=magic", "continuation must be one of ids, text, regenerate"),
         ("vllm+http://h?template=gemma", "template must be one of chatml, llama3"),

@@ -26,10 +26,11 @@ class Authority:
         self.path = directory / f"{name}.pem"
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def sign(self, name: str) -> tuple[Path, Path]:
-        """Return the files of a new certificate for 127.0.0.1 and of its key."""
+    def sign(self, name: str, host: str = "") -> tuple[Path, Path]:
+        """Return the files of a new certificate for `host`, or 127.0.0.1, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        here = x509.SubjectAlternativeName([x509.DNSName(host) if host else address])
         certificate = self._signed(_name(name), key, (here, False))
         files = (self._directory / f"{name}.pem", self._directory / f"{name}.key")
         files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -18,7 +18,7 @@ from .wire import Connection, Request
 
 _RECORDS = 50
 _CACHED_BLOCKS = 100_000
-_RECORDED_HEADERS = ("traceparent", "idempotency-key")
+_RECORDED_HEADERS = ("host", "traceparent", "idempotency-key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ class CompletionReply:
 
     headers: Mapping[str, str] = {"Server": "llama.cpp", "X-Accel-Buffering": "no"}
     sends_headers_first = False
+    closes = True
     keep_alive = b":\n\n"
 
     def __init__(self, engine: Engine, facts: ReplyFacts, body: dict[str, Any]) -> None:

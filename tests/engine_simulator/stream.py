@@ -24,6 +24,7 @@ class Reply(Protocol):
 
     headers: Mapping[str, str]
     sends_headers_first: bool  # else they wait for the first event
+    closes: bool  # the connection, after a stream, without having said so
     keep_alive: bytes  # a comment
 
     def opening(self) -> bytes:
@@ -146,6 +147,8 @@ class Stream:
         """End the body as HTTP wants it."""
         self.start()
         self.connection.end_events()
+        if self.reply.closes:
+            self.connection.close()
 
     def next_event(self) -> bytes:
         """Generate until there is an event to show, and return it."""

@@ -31,6 +31,7 @@ class VllmReply:
 
     headers: Mapping[str, str] = {}
     sends_headers_first = True
+    closes = False
     keep_alive = b": keep-alive\n\n"
 
     def __init__(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from streaming.core.failures import AttemptFailed, Cause
@@ -190,3 +192,24 @@ async def test_a_reset_is_refused_while_requests_run(start):
 async def test_an_engine_that_offers_no_reset(start, name):
     _, dialect = start(name)
     assert not await dialect.reset_cache()
+
+
+@BOTH
+async def test_one_request_after_the_other_while_the_engine_closes_its_connections(start, name):
+    engine, dialect = start(name)
+    for _ in range(30):
+        await dialect.pulse("sim-model", 5)
+        await dialect.count_tokens("sim-model", "x")
+    assert engine.stats()["pulses"] == 30
+
+
+@BOTH
+async def test_a_probe_ends_in_its_time(start, name):
+    engine, dialect = start(name)
+    await dialect.probe(5)
+    engine.stop()
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(AttemptFailed) as caught:
+        await dialect.probe(0.3)
+    assert caught.value.cause is Cause.STALLED
+    assert asyncio.get_running_loop().time() - began < 5

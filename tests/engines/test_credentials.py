@@ -192,3 +192,19 @@ async def test_a_certificate_is_rotated_without_a_restart(
     await client.keep_spares(engine.url, 2)
     await dialect.probe(5)
     await dialect.pulse("sim-model", 5)
+
+
+async def test_an_address_found_by_a_name_has_the_certificate_of_the_name(
+    start, authority, client: EngineClient
+):
+    cert, key = authority.sign("engine", host="engines.example")
+    engine, dialect = start("vllm", tls_options(authority), tls_cert=cert, tls_key=key)
+    with pytest.raises(AttemptFailed, match="certificate verify failed"):
+        await dialect.probe(5)
+    client.names.remember(engine.url, f"https://engines.example:{engine.port}")
+    await dialect.probe(5)
+    await client.keep_spares(engine.url, 2)
+    connector = client._connector
+    assert connector is not None
+    assert [len(spares) for spares in connector._spares.values()] == [2]
+    await dialect.pulse("sim-model", 5)

@@ -99,3 +99,12 @@ async def test_a_node_that_is_away_gets_none(client, node):
     await node.stop()
     await client.keep_spares(url, 2)
     assert node.made == 0
+
+
+async def test_a_node_that_goes_while_its_connections_are_made_keeps_none(client, node):
+    url = await node.start()
+    making = asyncio.create_task(client.keep_spares(url, 3))
+    await asyncio.sleep(0)  # the first is under way
+    client.drop_spares(url)
+    await making
+    await until(lambda: node.made == 1 and not node.open)

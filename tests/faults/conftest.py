@@ -16,6 +16,7 @@ PACE = 60
 ENV = {
     "NODE_WAIT_SECONDS": "4",
     "HEALTH_INTERVAL": "0.3",
+    "GRACE_SECONDS": "0.6",
     "FIRST_TOKEN_TIMEOUT": "6",
     # A node that fails on purpose is to be tried again in the next test.
     "CIRCUIT_PAUSE": "0.2",

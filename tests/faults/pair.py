@@ -63,6 +63,7 @@ class Pair:
                 yield seen, ends
             finally:
                 ends.cancel()
+                await asyncio.gather(ends, return_exceptions=True)
 
     @property
     def running(self) -> int:

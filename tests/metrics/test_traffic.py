@@ -126,3 +126,28 @@ async def test_it_answers_without_the_database(start_stack, engine: SimulatorPro
         stack.start_postgres()
         assert (await live).is_whole
     await scraped(url, lambda s: s.value("unbroken_journal_lag_seconds") == 0)
+
+
+async def test_what_only_the_database_knows(start_stack) -> None:
+    stack: Stack = start_stack(gateways=0)
+    stack.sql(
+        "INSERT INTO streaming_taskrun (name, started_at, succeeded_at, runs, failures, error, result)"
+        " VALUES ('defragment_nodes', now(), now() - interval '100 seconds', 12, 3, '', %s::jsonb),"
+        " ('reclaim_kv_cache', now() - interval '40 seconds', NULL, 1, 1, 'broken', '{}')",
+        '{"under_way": 0, "nodes": {"a": {"index": 0.25, "did": "nothing"}}}',
+    )
+    stack.sql(
+        "INSERT INTO streaming_incident (kind, subject, opened_at, closed_at, data) VALUES"
+        " ('engine_silent', 'a', now(), NULL, '{}'), ('engine_silent', 'b', now(), NULL, '{}'),"
+        " ('engine_silent', 'c', now(), now(), '{}')"
+    )
+    gateway = stack.start_gateway()
+    now = await scraped(
+        gateway.url, lambda s: s.value("unbroken_incidents_open", kind="engine_silent") == 2
+    )
+    assert now.value("unbroken_task_runs_total", task="defragment_nodes") == 12
+    assert now.value("unbroken_task_failures_total", task="defragment_nodes") == 3
+    assert 100 <= (now.value("unbroken_task_age_seconds", task="defragment_nodes") or 0) < 160
+    assert 40 <= (now.value("unbroken_task_age_seconds", task="reclaim_kv_cache") or 0) < 100
+    assert now.value("unbroken_kv_fragmentation_ratio", node="a") == 0.25
+    assert now.value("unbroken_sessions_suspended") == 0

@@ -34,13 +34,23 @@ def test_a_disconnect_aborts_within_milliseconds(node: SimulatorProcess) -> None
 
 
 def test_connections_are_kept_alive(node: SimulatorProcess) -> None:
-    body = completion_body(node.dialect, prompt_of("[[tokens=5]]"))
+    body = completion_body(node.dialect, prompt_of("[[tokens=5]]"), stream=node.dialect == "vllm")
     with httpx.Client(base_url=node.url) as client:
         for _ in range(3):
             assert client.post(PATHS[node.dialect], json=body).status_code == 200
             assert client.get("/health").status_code == 200
         pool = client._transport._pool  # type: ignore[attr-defined]
         assert len(pool.connections) == 1
+
+
+def test_llamacpp_closes_after_a_stream(llamacpp: SimulatorProcess) -> None:
+    body = completion_body("llamacpp", prompt_of("[[tokens=5]]"))
+    with posted(llamacpp.port, PATHS["llamacpp"], body) as sock:
+        received = b""
+        while data := sock.recv(1 << 16):
+            received += data
+    assert received.endswith(b"0\r\n\r\n")
+    assert b"Connection: close" not in received
 
 
 def test_records_tell_what_was_asked(vllm: SimulatorProcess) -> None:
@@ -51,7 +61,9 @@ def test_records_tell_what_was_asked(vllm: SimulatorProcess) -> None:
     record = vllm.stats()["requests"][-1]
     assert record["answer_tokens"] == 4
     assert (record["max_tokens"], record["seed"], record["stop"]) == (9, 5, ["zzz"])
-    assert record["headers"] == {"x-request-id": "s-1", "x-conversation-id": "c"}
+    assert record["headers"] == {
+        "host": "x", "x-request-id": "s-1", "x-conversation-id": "c",
+    }  # fmt: skip
     assert (record["outcome"], record["produced"]) == ("length", 9)
 
 
