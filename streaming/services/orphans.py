@@ -151,7 +151,11 @@ def _suspend(session_id: Any, epoch: int, evidence: dict[str, Any]) -> bool:
         transaction.set_rollback(True)
         return False
     Attempt.objects.filter(session=session_id, ended_at__isnull=True).update(
-        ended_at=at, end_reason=CAUSE, reclaim=Attempt.Reclaim.PENDING
+        ended_at=at,
+        end_reason=CAUSE,
+        reclaim=Attempt.Reclaim.PENDING,
+        cause=CAUSE,
+        evidence=evidence,
     )
     SessionEvent.objects.create(
         session_id=session_id,
