@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
@@ -139,6 +140,16 @@ async def optional(
     if response.status_code != 200:
         access.refuse(response.status_code, response.content, response.headers)
     return response.content
+
+
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Several requests that have so long together. Raises ``AttemptFailed``."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise AttemptFailed(Cause.STALLED, f"no answer within {seconds:g} s") from None
 
 
 async def check_health(access: Access, timeout: float) -> None:

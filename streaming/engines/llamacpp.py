@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.nodes import NodeOptions
-from streaming.engines.access import Access, ask, call, check_health, optional
+from streaming.engines.access import Access, ask, call, check_health, optional, within
 from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
 from streaming.engines.exposition import Reader, count
 from streaming.engines.http import EngineClient, expected_shape, parsed, text_of, token_ids
@@ -64,7 +64,8 @@ class LlamaCpp:
 
     async def probe(self, timeout: float) -> NodeReport:
         try:
-            return await self._probe(timeout)
+            async with within(timeout):
+                return await self._probe(timeout)
         except BaseException:
             self._learnt = None
             raise

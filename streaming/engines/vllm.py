@@ -17,7 +17,7 @@ from uuid import uuid4
 from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.nodes import NodeOptions
-from streaming.engines.access import Access, ask, call, check_health, optional
+from streaming.engines.access import Access, ask, call, check_health, optional, within
 from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
 from streaming.engines.exposition import Page, Reader, count
 from streaming.engines.http import EngineClient, expected_shape, parsed, text_of, token_ids
@@ -70,7 +70,8 @@ class VLLM:
 
     async def probe(self, timeout: float) -> NodeReport:
         try:
-            return await self._probe(timeout)
+            async with within(timeout):
+                return await self._probe(timeout)
         except BaseException:
             self._learnt = None
             self._no_abort_until = 0.0

@@ -121,12 +121,17 @@ def connection_ended(
 
 
 def reclaimed(
-    node: str, seconds: float | None, outcome: Literal["verified", "unverifiable", "overdue"]
+    node: str,
+    seconds: float | None,
+    outcome: str,
+    attempts: int = 1,
 ) -> None:
-    """What became of the engine's side of an attempt. ``seconds`` since its end, once verified.
+    """What became of the engine's side of attempts: ``verified``, ``unverifiable`` or ``overdue``.
+
+    ``seconds`` since the end, once verified.
 
     An attempt may be ``unverifiable`` or ``overdue`` first and ``verified`` later: each is counted.
     """
-    c.RECLAIMS.add(1, node, outcome)
+    c.RECLAIMS.add(attempts, node, outcome)
     if seconds is not None and outcome == "verified":
         c.RECLAIM.note(seconds, node)

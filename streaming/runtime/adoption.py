@@ -139,7 +139,7 @@ WITH free AS (
     RETURNING f.session_id, f.epoch, f.durable_seq, free.former
 ), taken AS (
     UPDATE streaming_streamsession s
-    SET owner_id = %s, state = 'recovering', cause = '', resume_until = NULL
+    SET owner_id = %s, state = 'recovering', cause = '', evidence = '{}', resume_until = NULL
     FROM won WHERE s.id = won.session_id
 ), told AS (
     INSERT INTO streaming_sessionevent (session_id, at, kind, seq, data)
@@ -147,7 +147,9 @@ WITH free AS (
         jsonb_build_object('from', former, 'to', %s::int8, 'reason', %s::text)
     FROM won
 ), closed AS (  -- what the former owner can no longer write down
-    UPDATE streaming_attempt a SET ended_at = clock_timestamp(), end_reason = %s, reclaim = 'pending'
+    UPDATE streaming_attempt a SET ended_at = clock_timestamp(), end_reason = %s, reclaim = 'pending',
+        cause = 'gateway_crash', evidence = jsonb_build_object(
+            'because', 'The gateway process that owned it died.', 'gateway', won.former)
     FROM won WHERE a.session_id = won.session_id AND a.ended_at IS NULL
 )
 SELECT session_id, epoch,

@@ -176,7 +176,9 @@ class AttemptRun:
                     raise self._interruption from exc
                 silence = loop.time() - self.last_data
                 cause = Cause.NO_FIRST_TOKEN if self._first_token is None else Cause.STALLED
-                raise AttemptFailed(cause, f"no data for {silence:.1f} s") from exc
+                raise AttemptFailed(
+                    cause, f"no data for {silence:.1f} s", evidence=self.generation.watch.facts()
+                ) from exc
         raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish")
 
     def longest_usual(self, floor: float) -> float:
@@ -194,7 +196,7 @@ class AttemptRun:
     def condemn(self, reason: str) -> None:
         """Its node is down, and it is silent."""
         cause = Cause.STALLED if self.has_begun else Cause.NO_FIRST_TOKEN
-        self.interrupt(AttemptFailed(cause, reason))
+        self.interrupt(AttemptFailed(cause, reason, evidence=self.generation.watch.facts()))
 
     def interrupt(self, failure: AttemptFailed) -> None:
         """Have it end with ``failure``, unless it ends by itself before that."""

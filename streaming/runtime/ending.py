@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from streaming.conf import conf
+from streaming.core.attribution import attribute_end
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError
 from streaming.runtime.journal import record_event
@@ -30,6 +31,9 @@ class Tally:
 async def store_end(session: LiveSession, end: SessionEnd, tally: Tally) -> None:
     """Close the log, or suspend it, as ``end`` says; return when that is durable."""
     log = session.log
+    if end.state is not SessionState.COMPLETED:
+        blame, evidence = attribute_end(end.cause)
+        end = replace(end, cause=blame.value, evidence={**evidence, **end.evidence})
     if log.lost is not None:
         logger.warning("session lost: %s", log.lost, extra={"session": str(session.id)})
         return
@@ -61,7 +65,6 @@ def _close(session: LiveSession, end: SessionEnd, tally: Tally) -> None:
             **_what_is_common(session, end, tally),
             finish_reason=end.finish_reason,
             error_code=end.error["code"] if end.error else "",
-            evidence=end.evidence,
             ended_at=at,
         ),
         record_event(session.id, end.state.value, completion_tokens + 1, at, cause=end.cause),
@@ -92,6 +95,7 @@ def _what_is_common(session: LiveSession, end: SessionEnd, tally: Tally) -> dict
     return {
         "state": session.state.value,
         "cause": end.cause,
+        "evidence": end.evidence,
         "completion_tokens": session.log.last_seq,
         "prompt_tokens": session.prompt_tokens,
         "discarded_tokens": tally.discarded,

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import errors as pg
 
 from streaming.conf import conf
+from streaming.core.attribution import attribute_end
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError, SessionLost
 from streaming.metrics import session_ended
@@ -267,6 +268,7 @@ class Journal:
         log.lose(error)
         session_ended(SessionState.FAILED.value)
         at = now()
+        blame, evidence = attribute_end(error.code)
         state = SessionState.FAILED.value
         last_words = log.last_words(
             {"state": state, "finish_reason": "", "error": error.as_openai()["error"]}
@@ -278,13 +280,13 @@ class Journal:
                     "id": log.session_id,
                     "state": state,
                     "error_code": error.code,
-                    "cause": error.code,
-                    "evidence": {"refusal": type(exc).__name__},
+                    "cause": blame.value,
+                    "evidence": {**evidence, "refusal": type(exc).__name__},
                     "completion_tokens": log.durable_seq,
                     "ended_at": at,
                 },
             ),
-            record_event(log.session_id, state, log.durable_seq + 1, at, cause=error.code),
+            record_event(log.session_id, state, log.durable_seq + 1, at, cause=blame.value),
             Record(
                 RecordKind.OUTBOX,
                 {

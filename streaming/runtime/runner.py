@@ -377,6 +377,7 @@ class StreamRunner:
         if hedge is not None and run is hedge.run:
             hedge.first.overtake()
             metrics.hedge("won")
+            self._tell_attributor_of_silence(hedge.first)
             self._log.note(
                 record_event(
                     self._session.id, "hedge_won", self._log.last_seq, now(),
@@ -384,6 +385,16 @@ class StreamRunner:
                 )
             )  # fmt: skip
         return not run.is_overtaken
+
+    def _tell_attributor_of_silence(self, run: AttemptRun) -> None:
+        cause = Cause.STALLED if run.has_begun else Cause.NO_FIRST_TOKEN
+        silence = asyncio.get_running_loop().time() - run.last_data
+        failure = AttemptFailed(
+            cause, f"no data for {silence:.1f} s", evidence=run.generation.watch.facts()
+        )
+        self._shared.attributor.failed(
+            run.node, self._session.id, run.number, failure, silence, overtaken=True
+        )
 
     def moved(self, run: AttemptRun) -> None:
         """Data came on an attempt that is hedged: it was only slow."""

@@ -17,6 +17,7 @@ from django.utils import timezone
 from streaming.conf import conf
 from streaming.core.digest import RunningDigest
 from streaming.core.state import SessionState
+from streaming.metrics import session_ended
 from streaming.models import (
     Attempt,
     OutboxMessage,
@@ -123,6 +124,7 @@ def _abandon(session_id: Any, epoch: int) -> bool:
         session_id=session_id, at=at, kind=state.value, seq=fence.durable_seq, data={"cause": cause}
     )
     OutboxMessage.objects.create(session_id=session_id, kind="session_ended", created_at=at)
+    session_ended(state.value)
     return True
 
 
@@ -149,7 +151,11 @@ def _suspend(session_id: Any, epoch: int, evidence: dict[str, Any]) -> bool:
         transaction.set_rollback(True)
         return False
     Attempt.objects.filter(session=session_id, ended_at__isnull=True).update(
-        ended_at=at, end_reason=CAUSE, reclaim=Attempt.Reclaim.PENDING
+        ended_at=at,
+        end_reason=CAUSE,
+        reclaim=Attempt.Reclaim.PENDING,
+        cause=CAUSE,
+        evidence=evidence,
     )
     SessionEvent.objects.create(
         session_id=session_id,
@@ -159,4 +165,5 @@ def _suspend(session_id: Any, epoch: int, evidence: dict[str, Any]) -> bool:
         data={"cause": CAUSE},
     )
     OutboxMessage.objects.create(session_id=session_id, kind="session_suspended", created_at=at)
+    session_ended(SessionState.SUSPENDED.value)
     return True

@@ -19,6 +19,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from streaming import metrics
 from streaming.core.reclaim import OVERDUE_SECONDS, SURE_SECONDS, YOUNG_SECONDS, Look, Verdict
 from streaming.models import Attempt, Incident, InferenceNode, TaskRun
 from streaming.runtime.incidents import CLOSE_RECLAIMED, IncidentKind
@@ -158,6 +159,8 @@ def _settle(
     at = observation.at
     if verdict is Verdict.GONE:
         seconds = [row[0] for row in rows(_VERIFY, node.pk, at - LOOK_BACK, at - LEAVE_ALONE)]
+        for age_at_look in seconds:
+            metrics.reclaimed(node.name, age_at_look, "verified")
         done.verified += len(seconds)
         done.slowest_seconds = max([done.slowest_seconds, *seconds])
     elif verdict is Verdict.LEFT:
@@ -165,7 +168,9 @@ def _settle(
     else:
         is_busy = look.healthy and look.exclusive and look.held is not None
         age = UNPROVEN if is_busy else timedelta(seconds=OVERDUE_SECONDS)
-        done.unverifiable += _mark(node, "unverifiable", ["pending"], at, age)
+        unverifiable = _mark(node, "unverifiable", ["pending"], at, age)
+        metrics.reclaimed(node.name, None, "unverifiable", unverifiable)
+        done.unverifiable += unverifiable
     is_clean = look.held is not None and look.healthy and not look.surplus
     if (verdict is Verdict.GONE or is_clean) and rows(CLOSE_RECLAIMED, [node.pk]):
         note(node, "kv_reclaimed", by=TASK)
@@ -183,6 +188,7 @@ def _note_surplus(
     overdue = _mark(
         node, "overdue", ["pending", "unverifiable"], at, timedelta(seconds=OVERDUE_SECONDS)
     )
+    metrics.reclaimed(node.name, None, "overdue", overdue)
     done.overdue += overdue
     if not overdue and seen_for < OVERDUE_SECONDS:
         return

@@ -10,6 +10,7 @@ from typing import Any
 from django.db.models import F
 from django.utils import timezone
 
+from streaming.metrics import fold
 from streaming.models import TaskRun
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ def recorded(name: str) -> Callable[[Callable[[], Result]], Callable[[], Result]
                     error=f"{type(exc).__name__}: {exc}"[:500].replace("\x00", "\ufffd"),
                 )
                 raise
+            finally:
+                fold()  # a worker has no second hand of its own
             ended = timezone.now()
             values: dict[str, Any] = {"error": ""}
             if "skipped" not in result:  # what the other run had to say stands

@@ -78,6 +78,24 @@ async def test_an_engine_that_is_killed_under_many_streams(two):
     assert {row[:2] for row in failed} == {("a", "engine_crash")}
 
 
+async def test_an_engine_that_is_stopped_under_many_streams(two):
+    """Hedges are faster than any verdict on it: the attempts they overtook are explained too."""
+    stack, a, _ = two
+    on_a = "FROM streaming_attempt WHERE node_name = 'a'"
+    async with UnbrokenClient(stack.gateway().url, stack.api_key()) as client:
+        reading = [asyncio.create_task(read(client, f"stopped {n}", 150)) for n in range(10)]
+        await until(lambda: stack.sql(f"SELECT count(*) {on_a}")[0][0] >= 3)
+        await asyncio.sleep(1)  # some of their tokens have come
+        a.stop()
+        try:
+            await asyncio.gather(*reading)
+            await until(
+                lambda: stack.sql(f"SELECT DISTINCT cause {on_a}") == [("engine_frozen",)], 15
+            )
+        finally:
+            a.cont()
+
+
 async def test_sessions_that_end_in_another_way_than_whole(two):
     stack, a, b = two
     end = "SELECT state, cause, evidence->>'error' FROM streaming_streamsession WHERE id = %s"

@@ -206,7 +206,7 @@ async def test_poison_ends_its_own_session_only_and_is_explained(bench: Bench, p
         " FROM streaming_streamsession WHERE id = %s",
         guilty.session_id,
     )
-    assert row == [("failed", "journal_refused", "journal_refused", 5, True)]
+    assert row == [("failed", "journal_refused", "gateway_crash", 5, True)]
     outbox = "SELECT kind FROM streaming_outboxmessage WHERE session_id = %s"
     assert bench.stack.sql(outbox, guilty.session_id) == [("session_ended",)]
 

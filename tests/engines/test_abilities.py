@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from streaming.core.failures import AttemptFailed, Cause
@@ -199,3 +201,15 @@ async def test_one_request_after_the_other_while_the_engine_closes_its_connectio
         await dialect.pulse("sim-model", 5)
         await dialect.count_tokens("sim-model", "x")
     assert engine.stats()["pulses"] == 30
+
+
+@BOTH
+async def test_a_probe_ends_in_its_time(start, name):
+    engine, dialect = start(name)
+    await dialect.probe(5)
+    engine.stop()
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(AttemptFailed) as caught:
+        await dialect.probe(0.3)
+    assert caught.value.cause is Cause.STALLED
+    assert asyncio.get_running_loop().time() - began < 5

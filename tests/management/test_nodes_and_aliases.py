@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from streaming.core.nodes import NodeSpec
-from streaming.models import InferenceNode, ModelAlias, Tenant
+from streaming.models import GatewayInstance, InferenceNode, ModelAlias, NodeEvent, Tenant
 from streaming.services import node_admin
 from streaming.services.refused import Refused
 
@@ -86,6 +88,68 @@ def test_the_list_shows_health_and_says_when_nobody_has_looked():
     assert "gpu-a" in listed
     assert "llama.cpp" in listed
     assert "not probed yet" in listed
+
+
+def test_the_list_shows_state_circuit_and_load():
+    node = node_admin.add_node(NodeSpec.parse("gpu-a=vllm+http://h:1"))
+    now = timezone.now()
+    InferenceNode.objects.update(
+        health="up", models_served=["m"], checked_at=now, circuit="half_open",
+        figures={"running": 7.0, "waiting": 3, "kv_usage": 0.426},
+        capabilities={"token_ids": True, "prefix_caching": True, "abort": False},
+    )  # fmt: skip
+    for seconds, streams in ((0, 2), (1, 3), (60, 100)):  # the last one has died
+        GatewayInstance.objects.create(
+            hostname="h", pid=seconds, started_at=now, node_streams={str(node.pk): streams},
+            heartbeat_at=now - timedelta(seconds=seconds),
+        )  # fmt: skip
+    listed = run("node", "list").splitlines()[1]
+    assert listed.split()[:11] == [
+        "gpu-a", "up", "half_open", "vLLM", "http://h:1", "m", "5", "7", "3", "43%", "ids,",
+    ]  # fmt: skip
+    assert "prefix cache" in listed
+    assert "0 s ago" in listed
+    node_admin.drain_node("gpu-a")
+    assert run("node", "list").splitlines()[1].split()[1] == "draining"
+    progress = node_admin.drain_progress("gpu-a")
+    assert (progress.streams, progress.gateways, progress.unaware) == (5, 2, 2)
+    GatewayInstance.objects.filter(pid=0).update(nodes_read_at=timezone.now())
+    assert node_admin.drain_progress("gpu-a").unaware == 1
+
+
+def test_nobody_waits_for_a_drain_that_nobody_does(monkeypatch):
+    monkeypatch.setattr(node_admin, "DEAD_AFTER", timedelta(0))
+    run("node", "add", "gpu-a=vllm+http://h:1")
+    with pytest.raises(CommandError, match="No gateway is running"):
+        run("node", "drain", "gpu-a", "--wait")
+    InferenceNode.objects.update(admin_state="drained")
+    assert "gpu-a is drained" in run("node", "drain", "gpu-a", "--wait")
+
+
+def test_what_is_done_to_a_name_is_done_to_its_addresses():
+    pool = node_admin.add_node(NodeSpec.parse("pool=vllm+http://pool:1?dns=all"))
+    InferenceNode.objects.create(
+        name="pool@1", dialect="vllm", base_url="http://1:1", source="dns", parent=pool
+    )
+    with pytest.raises(Refused, match="is an address of pool and would come back"):
+        node_admin.remove_node("pool@1")
+    node_admin.drain_node("pool", by="alice")
+    assert set(InferenceNode.objects.values_list("admin_state", flat=True)) == {"draining"}
+    node_admin.resume_node("pool", by="alice")
+    assert set(InferenceNode.objects.values_list("admin_state", flat=True)) == {"active"}
+    InferenceNode.objects.filter(name="pool@1").update(parent=None)
+    assert InferenceNode.objects.get(name="pool@1").state == "draining"
+    for act in (node_admin.drain_node, node_admin.resume_node):
+        with pytest.raises(Refused):
+            act("pool@1")
+    node_admin.remove_node("pool", by="alice")
+    assert [
+        (event.node_name, event.kind, event.data["by"])
+        for event in NodeEvent.objects.exclude(kind="added").order_by("id")
+    ] == [
+        ("pool", "draining", "alice"), ("pool@1", "draining", "alice"),
+        ("pool", "resumed", "alice"), ("pool@1", "resumed", "alice"), ("pool", "removed", "alice"),
+    ]  # fmt: skip
 
 
 def test_aliases_of_all_and_of_one_tenant_live_side_by_side():
