@@ -2,7 +2,7 @@
 
 A continuation has its whole prefix to compute before its first token. Each node takes a bounded
 number of them at once; the others wait, the longest-waiting first, and no tenant before one that
-has fewer under way.
+has fewer under way. New sessions have nothing to compute again and wait for a node only.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Booking:
 @dataclass(slots=True, eq=False)
 class _Waiter:
     wanted: Callable[[], Wanted]
+    is_continuation: bool
     tenant: int
     since: float
     placed: asyncio.Future[Booking]
@@ -79,11 +80,14 @@ class Continuations:
         ``since``: loop time from which it counts as waiting. Raises ``TimeoutError`` when for
         ``patience`` seconds there was no node that would have taken it, had it had room.
         """
-        booking = None if self._waiting else self.place_now(wanted(), tenant)
+        first = wanted()
+        booking = None
+        if not first.is_continuation or not self._waiting:
+            booking = self.place_now(first, tenant)
         if booking is not None:
             return booking
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(wanted, tenant, since, loop.create_future())
+        waiter = _Waiter(wanted, first.is_continuation, tenant, since, loop.create_future())
         self._waiting.append(waiter)
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._look_forever(), name="continuations")
@@ -148,19 +152,25 @@ class Continuations:
             self._place_waiting()
 
     def _place_waiting(self) -> None:
-        while self._waiting and any(map(self._has_room, self._fleet.nodes.values())):
-            for waiter in self._in_order():
-                booking = self.place_now(waiter.wanted(), waiter.tenant)
-                if booking is not None:
-                    self._waiting.remove(waiter)
-                    waiter.placed.set_result(booking)
-                    break
-            else:
-                return
+        while any(map(self._place, self._in_order())):
+            pass  # each one that is placed may change who is next
+
+    def _place(self, waiter: _Waiter) -> bool:
+        booking = self.place_now(waiter.wanted(), waiter.tenant)
+        if booking is None:
+            return False
+        self._waiting.remove(waiter)
+        waiter.placed.set_result(booking)
+        return True
 
     def _in_order(self) -> Iterator[_Waiter]:
         """Who is next: of the tenant with the fewest under way, the one that has waited longest."""
+        has_room = any(map(self._has_room, self._fleet.nodes.values()))
         yield from sorted(
-            (waiter for waiter in self._waiting if not waiter.placed.done()),
+            (
+                waiter
+                for waiter in self._waiting
+                if not waiter.placed.done() and (has_room or not waiter.is_continuation)
+            ),
             key=lambda waiter: (self._under_way[waiter.tenant], waiter.since),
         )

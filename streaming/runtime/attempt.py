@@ -73,12 +73,12 @@ class AttemptRun:
     grade: SeamGrade | None
     generation: Generation
     known: str
-    failed_at: float | None
-    silent_since: float | None
-    """When the reader's last token came, where this attempt has to go on."""
     overseer: Overseer
     booking: Booking
     turn: Turn
+    failed_at: float | None = None
+    silent_since: float | None = None
+    """When the reader's last token came, where this attempt has to go on."""
     discarded: int = 0
     last_data: float = 0.0
     has_begun: bool = False

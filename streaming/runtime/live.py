@@ -130,3 +130,8 @@ class SessionEnd:
     cause: str = ""
     error: dict[str, Any] | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def completed(cls, finish_reason: str) -> SessionEnd:
+        """The answer is whole."""
+        return cls(SessionState.COMPLETED, finish_reason=finish_reason)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from psycopg_pool import AsyncConnectionPool
 
 from streaming import metrics
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
-from streaming.core.seams import SeamGrade
 from streaming.core.state import SessionState
-from streaming.engines.base import Generation
 from streaming.errors import (
     ContextLengthExceeded,
     EngineRejected,
@@ -38,9 +35,10 @@ from streaming.runtime.journal import Journal, down_too_long, record_event
 from streaming.runtime.limits import answer_limit
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.placement import Placement
+from streaming.runtime.preparation import Preparation
 from streaming.runtime.reclaim import Reclaimer
 from streaming.runtime.records import now, session_changed
-from streaming.runtime.turns import Turn, Turns
+from streaming.runtime.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +104,9 @@ class StreamRunner:
             prompt = resumption.prompt
             self._tally = Tally(resumption.attempts, resumption.failovers, resumption.discarded)
             self._failed_at = asyncio.get_running_loop().time()
-        self._continuation = Continuation(session, shared.pool, prompt)
+        self._preparation = Preparation(
+            session, Continuation(session, shared.pool, prompt), self._placement, self._tally, self
+        )
         self._next_kind = "resumption" if self._tally.attempts else "first"
         self._tried = 0
         self._failures_in_row = 0
@@ -146,7 +146,7 @@ class StreamRunner:
             end = self._failed(error, error.code)
         if session.finish_reason and end.state is not SessionState.FAILED:
             # The answer was whole before it was asked to end in another way.
-            end = _completed(session.finish_reason)
+            end = SessionEnd.completed(session.finish_reason)
         await store_end(session, end, self._tally)
 
     def _failed(self, error: GatewayError, what: str) -> SessionEnd:
@@ -164,18 +164,19 @@ class StreamRunner:
         """Attempt after attempt, until one finishes. Raises ``GatewayError`` when none can."""
         await self._wait_until_created()
         if self._session.finish_reason:
-            return _completed(self._session.finish_reason)
+            return SessionEnd.completed(self._session.finish_reason)
         try:
             while True:
                 async with self._shared.turns.next() as turn:
                     booking = await self._next_place()
                     self._on = booking.node
                     try:
-                        run = await self._prepare(booking, turn, self._next_kind)
+                        run = await self._preparation.attempt(booking, turn, self._next_kind)
                         if run is None:
                             continue
                         if isinstance(run, SessionEnd):
                             return run
+                        run.failed_at, run.silent_since = self._failed_at, self._silent_since
                         self._tried += 1
                         return await self._run(run)
                     except AttemptFailed as failure:
@@ -192,7 +193,7 @@ class StreamRunner:
         self._current = run
         while True:
             try:
-                return _completed(await work)
+                return SessionEnd.completed(await work)
             except Overtaken:
                 hedge = self._hedge
                 assert hedge is not None
@@ -268,60 +269,6 @@ class StreamRunner:
         return await self._placement.next(
             self._failed_at or asyncio.get_running_loop().time(),
             is_continuation=self._log.last_seq > 0 or self._failed_at is not None,
-        )
-
-    async def _prepare(
-        self, booking: Booking, turn: Turn, kind: str
-    ) -> AttemptRun | SessionEnd | None:
-        """The next attempt; or the end, when the answer turns out to be full.
-
-        None: the node turns out to have too little room, and another has more.
-        """
-        session, log, node = self._session, self._log, booking.node
-        produced = log.last_seq
-        grade, prompt, known = await self._continuation.plan(node)
-        context = node.models.get(session.model)
-        size = await self._continuation.size(node, prompt, context)
-        if grade is not SeamGrade.REGENERATED:
-            size -= produced
-        remaining = session.request.budget.remaining(size, produced, context)
-        if remaining == 0:
-            if self._placement.is_unfit(node):
-                return None
-            if produced == 0:
-                raise ContextLengthExceeded(
-                    f"The prompt has {size} tokens; the model's context is {context}."
-                )
-            return _completed("length")
-        if grade is SeamGrade.REGENERATED and remaining is not None:
-            remaining += produced
-        self._tally.attempts += 1
-        ids = Counter(log.token_ids) if grade is not SeamGrade.REGENERATED else Counter()
-        generation = Generation(
-            model=session.model,
-            prompt=prompt,
-            max_tokens=remaining,
-            min_tokens=session.request.budget.still_required(
-                0 if grade is SeamGrade.REGENERATED else produced
-            ),
-            sampling=replace(session.request.sampling, seed=session.seed),
-            request_id=f"{session.id}-{self._tally.attempts}",
-            prompt_cache=node.options.prompt_cache == "on",
-            produced=ids,
-        )
-        return AttemptRun(
-            session=session,
-            node=node,
-            number=self._tally.attempts,
-            kind=kind,
-            grade=grade if produced else None,
-            generation=generation,
-            known=known,
-            failed_at=self._failed_at,
-            silent_since=self._silent_since,
-            overseer=self,
-            booking=booking,
-            turn=turn,
         )
 
     def _note_failure(self, node: Node, failure: AttemptFailed) -> None:
@@ -479,7 +426,7 @@ class StreamRunner:
     async def _run_hedge(self, hedge: Hedge) -> str:
         try:
             async with self._shared.turns.next() as turn:
-                run = await self._prepare(hedge.booking, turn, "hedge")
+                run = await self._preparation.attempt(hedge.booking, turn, "hedge")
                 if not isinstance(run, AttemptRun):
                     raise AttemptFailed(Cause.MISMATCH, "the node has no room for this answer")
                 run.failed_at = run.silent_since = hedge.first.last_data
@@ -517,10 +464,6 @@ class StreamRunner:
             run.interrupt(AttemptFailed(Cause.MIGRATED, f"{run.node.name} is being drained"))
         else:
             booking.end()
-
-
-def _completed(finish_reason: str) -> SessionEnd:
-    return SessionEnd(SessionState.COMPLETED, finish_reason=finish_reason)
 
 
 def _rejection(exc: RejectedByEngine) -> GatewayError:

@@ -56,10 +56,17 @@ class Fleet:
     def attempts(self, reply: Reply) -> list[StoredAttempt]:
         return stored_attempts(self.stack.sql, reply.session_id)
 
-    def events(self, reply: Reply) -> list[str]:
-        """What was written down about the session, in order."""
-        query = "SELECT kind FROM streaming_sessionevent WHERE session_id = %s ORDER BY id"
-        return [kind for (kind,) in self.stack.sql(query, reply.session_id)]
+    def events(self, reply: Reply) -> dict[str, dict[str, Any]]:
+        """What was written down about the session, in order: kind and data."""
+        query = "SELECT kind, data FROM streaming_sessionevent WHERE session_id = %s ORDER BY id"
+        return dict(self.stack.sql(query, reply.session_id))
+
+    def cause(self, reply: Reply) -> str:
+        """Why the first attempt of a session was interrupted, once that is found out."""
+        query = "SELECT cause FROM streaming_attempt WHERE session_id = %s AND number = 1"
+        wait_until(lambda: bool(self.stack.sql(query, reply.session_id)[0][0]), "no cause is found")
+        cause: str = self.stack.sql(query, reply.session_id)[0][0]
+        return cause
 
     def wait_for(self, name: str, health: str) -> None:
         """Until the gateway thinks so of a node."""

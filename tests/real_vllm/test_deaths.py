@@ -78,6 +78,14 @@ def check(
     return log
 
 
+def show(capsys: pytest.CaptureFixture[str], title: str, fleet: Fleet, reply: Reply) -> None:
+    """Figures depend on the machine; they are shown, not judged."""
+    events = fleet.events(reply)
+    ends = ", ".join(attempt.end_reason for attempt in fleet.attempts(reply))
+    with capsys.disabled():
+        print(f"\n{title}: {' '.join(events)} ({ends}); gap {events['recovered']['gap_ms']} ms")
+
+
 def stop_core(server: VLLMServer) -> None:
     server.core.suspend()
 
@@ -106,7 +114,9 @@ def awake(servers: dict[str, VLLMServer]) -> Iterator[None]:
 
 @pytest.mark.parametrize(("name", "token"), CUTS)
 @pytest.mark.usefixtures("awake")
-def test_a_stopped_core_is_left(fleet: Fleet, name: str, token: int) -> None:
+def test_a_stopped_core_is_left(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str], name: str, token: int
+) -> None:
     """SIGSTOP: its connections stay open, and the API process says that all is well."""
     healthy: list[int] = []
 
@@ -118,7 +128,8 @@ def test_a_stopped_core_is_left(fleet: Fleet, name: str, token: int) -> None:
     reply, hit = disturbed(fleet, PROMPTS[name], token, stop)
     check(fleet, reply, expected, hit)
     assert healthy == [200]
-    print(f"{name}, stopped at {token}: {fleet.events(reply)}, nodes {nodes_of(reply)}")
+    assert fleet.cause(reply) == "engine_frozen"
+    show(capsys, f"{name}, stopped at {token}", fleet, reply)
     # What was left behind does not go on when it wakes.
     hit.core.resume()
     wait_until(lambda: hit.running() == 0, "the answer that was left is still being generated")
@@ -135,17 +146,19 @@ def test_a_stopped_core_is_left(fleet: Fleet, name: str, token: int) -> None:
     ids=["SIGKILL of EngineCore", "SIGTERM", "SIGKILL of the API process"],
 )
 def test_a_server_ends(
-    fleet: Fleet, how: Callable[[VLLMServer], None], name: str, token: int
+    fleet: Fleet,
+    capsys: pytest.CaptureFixture[str],
+    how: Callable[[VLLMServer], None],
+    name: str,
+    token: int,
 ) -> None:
     expected = unbroken(fleet, PROMPTS[name])
     reply, hit = disturbed(fleet, PROMPTS[name], token, how)
     log = check(fleet, reply, expected, hit)
     seam = sum(number == 1 for number in log.attempts_of_tokens)
     assert token <= seam < MAX_TOKENS
-    print(
-        f"{name}, {how.__name__} at {token}: {fleet.events(reply)},"
-        f" {[(a.node, a.end_reason) for a in fleet.attempts(reply)]}"
-    )
+    assert fleet.cause(reply) == "engine_crash"
+    show(capsys, f"{name}, {how.__name__} at {token}", fleet, reply)
     fleet.wait_for(hit.name, "down")
     # Nobody serves there any more, but everybody is served.
     again = fleet.ask(PROMPTS["English"], max_tokens=5)

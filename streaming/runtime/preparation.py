@@ -1,0 +1,87 @@
+"""Makes the attempts of a session: what an engine is asked, and how much there is left to ask for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from streaming.core.seams import SeamGrade
+from streaming.engines.base import Generation
+from streaming.errors import ContextLengthExceeded
+from streaming.fleet.continuations import Booking
+from streaming.runtime.attempt import AttemptRun, Overseer
+from streaming.runtime.continuation import Continuation
+from streaming.runtime.ending import Tally
+from streaming.runtime.live import LiveSession, SessionEnd
+from streaming.runtime.placement import Placement
+from streaming.runtime.turns import Turn
+
+
+class Preparation:
+    """``tally`` counts the attempts that it makes; ``overseer`` is told what they do."""
+
+    def __init__(
+        self,
+        session: LiveSession,
+        continuation: Continuation,
+        placement: Placement,
+        tally: Tally,
+        overseer: Overseer,
+    ) -> None:
+        self._session = session
+        self._continuation = continuation
+        self._placement = placement
+        self._tally = tally
+        self._overseer = overseer
+
+    async def attempt(
+        self, booking: Booking, turn: Turn, kind: str
+    ) -> AttemptRun | SessionEnd | None:
+        """The next attempt; or the end, when the answer turns out to be full.
+
+        None: the node turns out to have too little room, and another has more. Raises
+        ``AttemptFailed`` or ``GatewayError``.
+        """
+        session, log, node = self._session, self._session.log, booking.node
+        produced = log.last_seq
+        grade, prompt, known = await self._continuation.plan(node)
+        context = node.models.get(session.model)
+        size = await self._continuation.size(node, prompt, context)
+        begins_anew = grade is SeamGrade.REGENERATED
+        if not begins_anew:
+            size -= produced
+        remaining = session.request.budget.remaining(size, produced, context)
+        if remaining == 0:
+            if self._placement.is_unfit(node):
+                return None
+            if produced == 0:
+                raise ContextLengthExceeded(
+                    f"The prompt has {size} tokens; the model's context is {context}."
+                )
+            return SessionEnd.completed("length")
+        if begins_anew and remaining is not None:
+            remaining += produced
+        self._tally.attempts += 1
+        number = self._tally.attempts
+        generation = Generation(
+            model=session.model,
+            prompt=prompt,
+            max_tokens=remaining,
+            min_tokens=session.request.budget.still_required(0 if begins_anew else produced),
+            sampling=replace(session.request.sampling, seed=session.seed),
+            request_id=f"{session.id}-{number}",
+            prompt_cache=node.options.prompt_cache == "on",
+            produced=Counter() if begins_anew else Counter(log.token_ids),
+        )
+        return AttemptRun(
+            session=session,
+            node=node,
+            number=number,
+            kind=kind,
+            grade=grade if produced else None,
+            generation=generation,
+            known=known,
+            overseer=self._overseer,
+            booking=booking,
+            turn=turn,
+        )
