@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from streaming.fleet.nodes import Node
 
@@ -69,57 +70,65 @@ def choose(nodes: Iterable[Node], wanted: Wanted, now: float) -> Node | None:
     return None
 
 
+class _Cost(NamedTuple):
+    """What one more stream costs on a node: less is better, one that would queue is worst.
+
+    ``each``: by how much every stream more makes it dearer.
+    """
+
+    queues: bool
+    cost: float
+    rank: int
+    node_id: int
+    each: float
+    node: Node
+
+
 def _best(nodes: Sequence[Node], wanted: Wanted, now: float) -> Node:
+    if len(nodes) == 1:
+        return nodes[0]
     if not wanted.is_continuation:
         for node in nodes:
             if node.breaker.takes_trial(now):
                 return node
     costs = _costs(nodes, wanted.is_continuation, now)
-    best = min(nodes, key=lambda node: (costs[node.id], node.rank, node.id))
+    best = min(costs)
     if wanted.prefix is None:
-        return best
+        return best.node
+    prefix = wanted.prefix.to_bytes(8, "big")
     affine = max(
-        (node for node in nodes if node.can.prefix_caching),
-        key=lambda node: _attraction(wanted.prefix or 0, node),
+        (cost for cost in costs if cost.node.can.prefix_caching),
+        key=lambda cost: _attraction(prefix, cost.node),
         default=best,
     )
-    (full, cost), (best_full, best_cost) = costs[affine.id], costs[best.id]
-    bound = best_cost * AFFINITY_FACTOR + AFFINITY_STREAMS * _per_stream(nodes, affine, now)
-    return affine if full <= best_full and cost <= bound else best
+    bound = best.cost * AFFINITY_FACTOR + AFFINITY_STREAMS * affine.each
+    return (affine if affine.queues <= best.queues and affine.cost <= bound else best).node
 
 
 def least_loaded(nodes: Collection[Node], now: float) -> Node:
     """The node with the fewest streams for its weight and capacity. Raises ``ValueError`` for none."""
-    costs = _costs(nodes, False, now)
-    return min(nodes, key=lambda node: (costs[node.id], node.rank, node.id))
+    return min(_costs(nodes, False, now)).node
 
 
-def _costs(
-    nodes: Collection[Node], is_continuation: bool, now: float
-) -> dict[int, tuple[bool, float]]:
-    """By node id: whether one more stream would have to queue, and how loaded it would be."""
+def _costs(nodes: Collection[Node], is_continuation: bool, now: float) -> list[_Cost]:
     cached = any(node.can.prefix_caching for node in nodes)
-    costs = {}
-    for node in nodes:
+    capacities = [node.capacity for node in nodes]
+    all_known = all(capacities)  # else streams cannot be weighed against capacities
+    costs = []
+    for node, capacity in zip(nodes, capacities, strict=True):
         load = node.load(now) + 1
-        cost = load * _per_stream(nodes, node, now)
+        each = 1.0 / node.pull(now)
+        if all_known:
+            each /= capacity or 1
         if is_continuation and cached and not node.can.prefix_caching:
-            cost *= UNCACHED
-        costs[node.id] = (node.capacity is not None and load > node.capacity, cost)
+            each *= UNCACHED
+        queues = capacity is not None and load > capacity
+        costs.append(_Cost(queues, load * each, node.rank, node.id, each, node))
     return costs
 
 
-def _per_stream(nodes: Collection[Node], node: Node, now: float) -> float:
-    """What one stream costs: by capacity only where every node's is known."""
-    if all(other.capacity for other in nodes):
-        return 1.0 / (node.pull(now) * (node.capacity or 1))
-    return 1.0 / node.pull(now)
-
-
-def _attraction(prefix: int, node: Node) -> float:
+def _attraction(prefix: bytes, node: Node) -> float:
     """Rendezvous hashing by weight: a node that comes or goes moves only its own prompts."""
-    digest = hashlib.blake2b(
-        prefix.to_bytes(8, "big") + node.id.to_bytes(8, "big"), digest_size=7
-    ).digest()
+    digest = hashlib.blake2b(prefix + node.id.to_bytes(8, "big"), digest_size=7).digest()
     drawn = (int.from_bytes(digest, "big") + 1) / (2**56 + 1)  # above 0, below 1
     return -node.weight / math.log(drawn)
