@@ -61,6 +61,8 @@ class Node:
     weight: float = 1.0
     accepting: bool = True
     """Whether the operator lets it take new work (not draining)."""
+    draining: bool = False
+    """Whether it is being emptied, and not empty yet."""
     health: Health = Health.UNKNOWN
     reason: str = ""
     models: dict[str, int | None] = field(default_factory=dict)
@@ -127,6 +129,15 @@ class Node:
         return self.could_take(model, now, is_continuation=is_continuation) and (
             self.breaker.state is Circuit.CLOSED
             or (not is_continuation and self.breaker.takes_trial(now))
+        )
+
+    def takes_as_last_resort(self, model: str, now: float) -> bool:
+        """Whether an answer may be finished here although the node is to be emptied."""
+        return (
+            self.draining
+            and self.health is Health.UP
+            and model in self.models
+            and now >= self.blocked_until
         )
 
     def may_take_soon(self, model: str) -> bool:

@@ -76,6 +76,7 @@ class NodeRegistry:
             node.name, node.options, node.weight, node.accepting, node.switches,
         )  # fmt: skip
         node.name, node.options, node.weight, node.accepting, node.switches = configured
+        node.draining = row["admin_state"] == "draining"
         if changed:
             self._fleet.announce_change()
         return node

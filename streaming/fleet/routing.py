@@ -24,7 +24,8 @@ class Wanted:
     when there is no other, and then the one whose failure is longest ago. ``unfit``: nodes that
     can't take it at all. ``is_continuation``: there is an answer to go on with, whose prefix has to
     be computed again. ``prefix`` tells prompts with the same beginning, whose KV-cache a node may
-    still have (``core.prefix.prefix_key``).
+    still have (``core.prefix.prefix_key``). ``last_resort``: rather than to wait it goes to a node
+    that is being emptied: an answer that has begun is finished.
     """
 
     model: str
@@ -32,6 +33,7 @@ class Wanted:
     unfit: Collection[Node] = ()
     is_continuation: bool = False
     prefix: int | None = None
+    last_resort: bool = False
 
 
 def choose(nodes: Iterable[Node], wanted: Wanted, now: float) -> Node | None:
@@ -67,6 +69,14 @@ def choose(nodes: Iterable[Node], wanted: Wanted, now: float) -> Node | None:
         ]
         if last_resort:
             return least_loaded(last_resort, now)
+    if wanted.last_resort:
+        emptied = [
+            node
+            for node in known
+            if node not in wanted.failed and node.takes_as_last_resort(wanted.model, now)
+        ]
+        if emptied:
+            return least_loaded(emptied, now)
     return None
 
 

@@ -31,10 +31,12 @@ from streaming.runtime.journal import Journal
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.log_reader import read_logs
 from streaming.runtime.measuring import Measuring
+from streaming.runtime.moves import Moves
 from streaming.runtime.presence import Presence
 from streaming.runtime.reader import Evidence
 from streaming.runtime.reclaim import Reclaimer
-from streaming.runtime.runner import Resumption, Shared, StreamRunner
+from streaming.runtime.runner import Resumption, StreamRunner
+from streaming.runtime.shared import Shared
 from streaming.runtime.sweepers import SweeperWatch
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
@@ -64,14 +66,23 @@ RETURNING CASE WHEN ended_at IS NULL THEN former ELSE least(former, completion_t
 class Gateway:
     """The running parts of this process. ``start()`` makes the one there is; ``current()`` finds it."""
 
-    def __init__(self, instance_id: int, pool: AsyncConnectionPool, client: EngineClient) -> None:
+    def __init__(
+        self,
+        instance_id: int,
+        pool: AsyncConnectionPool,
+        upkeep: AsyncConnectionPool,
+        client: EngineClient,
+    ) -> None:
         self.instance_id = instance_id
         self.pool = pool
+        # A crowd of requests that wait for a connection must not keep this process from showing
+        # that it lives, from noticing that it has lost a session, or from hearing of the nodes.
+        self._upkeep = upkeep
         self.client = client
         self.fleet = Fleet()
-        self.watch = FleetWatch(self.fleet, client, pool, instance_id, self._tell_all)
+        self.watch = FleetWatch(self.fleet, client, upkeep, instance_id, self._tell_all)
         self.reclaimer = Reclaimer(self.fleet, pool)
-        self.sweepers = SweeperWatch(pool, settings.CELERY_BROKER_URL)
+        self.sweepers = SweeperWatch(upkeep, settings.CELERY_BROKER_URL)
         dsn = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
         self.journal = Journal(dsn, instance_id, self._hint_at)
         self.sessions: dict[UUID, LiveSession] = {}
@@ -82,7 +93,7 @@ class Gateway:
             pool, instance_id, self.adopt, self._ask_for_hints, self.measuring.delivery_stored
         )
         self.presence = Presence(
-            pool, lambda: list(self.sessions.values()), self.measuring.count.left
+            upkeep, lambda: list(self.sessions.values()), self.measuring.count.left
         )
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
@@ -95,6 +106,7 @@ class Gateway:
             suspicion=self.suspicion,
             continuations=self.continuations,
             turns=Turns(),
+            moves=Moves(),
             journal=self.journal,
             pool=pool,
         )
@@ -304,6 +316,7 @@ class Gateway:
             logger.warning("the end of this process was not noted: %s", exc)
         await self.client.aclose()
         await self.pool.close()
+        await self._upkeep.close()
 
     def _wake_readers(self) -> None:
         """Have every reader look again: at the journal, at the age of its connection, …"""
@@ -322,7 +335,7 @@ class Gateway:
             await asyncio.sleep(conf().heartbeat_seconds)
             try:
                 streams, read_at = self.watch.streams(), self.watch.read_at
-                await instance.beat(self.pool, self.instance_id, streams, read_at)
+                await instance.beat(self._upkeep, self.instance_id, streams, read_at)
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("no heartbeat: %s", exc)
 
@@ -344,7 +357,7 @@ class Gateway:
         ``unserved``: sessions of this process that had no runner the last time; the answer is the
         same of now. What is among both has lost it: a takeover broke off, or an end was not stored.
         """
-        async with self.pool.connection() as connection:
+        async with self._upkeep.connection() as connection:
             cursor = await connection.execute(adoption.ORPHANS, (conf().grace_seconds,))
             orphans = await cursor.fetchall()
             cursor = await connection.execute(adoption.OWNED, (self.instance_id,))
@@ -363,21 +376,26 @@ _current: Gateway | None = None
 async def start() -> Gateway:
     """Start the parts of this process on the running loop. Raises ``psycopg.Error``."""
     global _current
+    pool, upkeep = await _open_pool(8), await _open_pool(3)
+    direct = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
+    gateway = Gateway(await instance.register(direct), pool, upkeep, engine_client())
+    await gateway.begin()
+    _current = gateway
+    return gateway
+
+
+async def _open_pool(size: int) -> AsyncConnectionPool:
     pool = AsyncConnectionPool(
         settings.DATABASE_URL,
         min_size=1,
-        max_size=8,
+        max_size=size,
         timeout=5,
         open=False,
         kwargs={"autocommit": True, "application_name": "unbroken gateway"},
         check=AsyncConnectionPool.check_connection,
     )
     await pool.open()
-    direct = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
-    gateway = Gateway(await instance.register(direct), pool, engine_client())
-    await gateway.begin()
-    _current = gateway
-    return gateway
+    return pool
 
 
 def current() -> Gateway:

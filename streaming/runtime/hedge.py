@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from streaming import metrics
+from streaming.core.failures import AttemptFailed, Cause
 from streaming.fleet.continuations import Booking
 from streaming.runtime.attempt import AttemptRun
+from streaming.runtime.journal import record_event
+from streaming.runtime.live import LiveSession
+from streaming.runtime.placement import Placement
+from streaming.runtime.preparation import Preparation
+from streaming.runtime.records import now
+from streaming.runtime.shared import Shared
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+"""After a hedge that failed."""
 
 
 class Hedge:
@@ -27,3 +43,142 @@ class Hedge:
         if self.run is not None:
             self.run.is_overtaken = True
         self.task.cancel()
+
+
+class Hedging:
+    """The hedges of one session, at most one at a time.
+
+    ``watched`` runs an attempt as the runner does; ``prepared`` is called when a hedge is ready that
+    has become the only attempt meanwhile.
+    """
+
+    def __init__(
+        self,
+        session: LiveSession,
+        shared: Shared,
+        placement: Placement,
+        preparation: Preparation,
+        watched: Callable[[AttemptRun], Awaitable[str]],
+        prepared: Callable[[AttemptRun], None],
+    ) -> None:
+        self._session = session
+        self._shared = shared
+        self._placement = placement
+        self._preparation = preparation
+        self._watched = watched
+        self._prepared = prepared
+        self._pending: Hedge | None = None
+        self._lost: set[asyncio.Task[str]] = set()
+        self._not_before = 0.0
+
+    @property
+    def is_pending(self) -> bool:
+        return self._pending is not None
+
+    def begin(self, first: AttemptRun) -> None:
+        """Try it elsewhere as well, if there is a place now."""
+        loop_time = asyncio.get_running_loop().time()
+        if (
+            self._pending is not None
+            or loop_time < self._not_before
+            or not self._shared.fleet.switches(self._session.model, first.node).hedging
+        ):
+            return
+        booking = self._placement.beside(first.node)
+        if booking is None:
+            return
+        first.is_hedged = True
+        self._pending = hedge = Hedge(first, booking)
+        hedge.task = asyncio.create_task(self._run(hedge), name="hedge")
+        hedge.task.add_done_callback(lambda _: self._ended(hedge))
+        silent = round((loop_time - first.last_data) * 1000)
+        self._note("hedged", hedge, silent_ms=silent)
+
+    async def _run(self, hedge: Hedge) -> str:
+        try:
+            async with self._shared.turns.next() as turn:
+                run = await self._preparation.attempt(hedge.booking, turn, "hedge")
+                if not isinstance(run, AttemptRun):
+                    raise AttemptFailed(Cause.MISMATCH, "the node has no room for this answer")
+                run.failed_at = run.silent_since = hedge.first.last_data
+                hedge.run = run
+                if hedge is not self._pending:
+                    self._prepared(run)
+                return await self._watched(run)
+        finally:
+            hedge.booking.end()
+
+    def may_append(self, run: AttemptRun) -> bool:
+        """Before the first token of an attempt: False if another one has been faster.
+
+        A hedge that gets here first overtakes the attempt that it was started beside.
+        """
+        hedge = self._pending
+        if hedge is not None and run is hedge.run:
+            hedge.first.overtake()
+            metrics.hedge("won")
+            self._explain(hedge.first)
+            self._note("hedge_won", hedge)
+        return not run.is_overtaken
+
+    def _explain(self, first: AttemptRun) -> None:
+        """It did not fail, but it was silent for longer than its reader was to wait."""
+        cause = Cause.STALLED if first.has_begun else Cause.NO_FIRST_TOKEN
+        silence = asyncio.get_running_loop().time() - first.last_data
+        failure = AttemptFailed(
+            cause, f"no data for {silence:.1f} s", evidence=first.generation.watch.facts()
+        )
+        self._shared.attributor.failed(
+            first.node, self._session.id, first.number, failure, silence, overtaken=True
+        )
+
+    def first_moved(self, first: AttemptRun) -> None:
+        """Data came on the attempt that is hedged: it was only slow."""
+        first.is_hedged = False
+        hedge, self._pending = self._pending, None
+        if hedge is not None:
+            hedge.lose()
+            metrics.hedge("lost")
+            self._lost.add(hedge.task)
+            hedge.task.add_done_callback(self._lost.discard)
+            self._note("hedge_lost", hedge)
+
+    def promote(self) -> Hedge | None:
+        """The hedge becomes the only attempt: the first was overtaken, or has failed."""
+        hedge, self._pending = self._pending, None
+        if hedge is not None and not hedge.first.is_overtaken:
+            metrics.hedge("won")
+        return hedge
+
+    async def end(self) -> None:
+        """Nothing may go on when the session does not."""
+        tasks = set(self._lost)
+        if self._pending is not None:
+            tasks.add(self._pending.task)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, hedge: Hedge) -> None:
+        """A hedge that failed by itself has no say; the first attempt goes on."""
+        failure = None if hedge.task.cancelled() else hedge.task.exception()
+        if hedge is self._pending and not hedge.first.is_overtaken:
+            self._pending = None
+            hedge.first.is_hedged = False
+            metrics.hedge("failed")
+            self._not_before = asyncio.get_running_loop().time() + AGAIN_SECONDS
+            if isinstance(failure, AttemptFailed):
+                node = hedge.booking.node
+                self._placement.note_failure(node)
+                self._shared.fleet.attempt_failed(node, failure.cause, failure.retry_after)
+            logger.info("a hedge failed: %s", failure, extra={"session": str(self._session.id)})
+
+    def _note(self, kind: str, hedge: Hedge, **data: Any) -> None:
+        log = self._session.log
+        log.note(
+            record_event(
+                self._session.id, kind, log.last_seq, now(),
+                node=hedge.booking.node.name, silent=hedge.first.node.name, **data,
+            )
+        )  # fmt: skip

@@ -15,6 +15,8 @@ from streaming.runtime.live import LiveSession
 
 # The longest memory of nodes on which an answer has failed.
 REMEMBERED = 8
+RETRY_AFTER = 5
+"""Seconds, told to a client when no node could take its request."""
 
 
 class Placement:
@@ -46,26 +48,25 @@ class Placement:
             )
         except TimeoutError:
             raise NoHealthyNode(
-                f"No node for {self._session.model} became healthy within {wait:g} s."
+                f"No node for {self._session.model} could take the request within {wait:g} s.",
+                retry_after=RETRY_AFTER,
             ) from None
         self._refuse_unsupported(booking)
         return booking
 
-    def elsewhere(self, node: Node) -> Booking | None:
-        """A place beside ``node`` for a hedge, if there is one now."""
+    def beside(self, node: Node) -> Booking | None:
+        """A place besides ``node``, where no request waits; None: there is none now."""
         now = asyncio.get_running_loop().time()
         busy = [other for other in self._fleet.nodes.values() if other.would_queue(now)]
-        wanted = self._wanted(is_continuation=True, besides=[node, *busy])
-        return self._continuations.place_now(wanted, self._session.principal.tenant_id)
+        return self._place_now([node, *busy])
 
-    async def away_from(self, node: Node, since: float) -> Booking:
-        """A place elsewhere, however long that takes: ``node`` is being emptied."""
-        return await self._continuations.place(
-            lambda: self._wanted(is_continuation=True, besides=[node]),
-            self._session.principal.tenant_id,
-            since,
-            float("inf"),
-        )
+    def away_from(self, node: Node) -> Booking | None:
+        """A place elsewhere, for an answer that is well where it is; None: there is none now."""
+        return None if self._continuations.waiting else self._place_now([node])
+
+    def _place_now(self, besides: Sequence[Node]) -> Booking | None:
+        wanted = self._wanted(is_continuation=True, besides=besides)
+        return self._continuations.place_now(wanted, self._session.principal.tenant_id)
 
     def is_unfit(self, node: Node) -> bool:
         """Whether ``node`` lacks a parameter or the room for this answer, while another has it."""
@@ -78,6 +79,7 @@ class Placement:
             unfit=[*self._unfit(), *besides],
             is_continuation=is_continuation,
             prefix=self._prefix,
+            last_resort=is_continuation and not besides,
         )
 
     def _unfit(self) -> list[Node]:

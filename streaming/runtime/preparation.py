@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from streaming.core.failures import AttemptFailed
 from streaming.core.seams import SeamGrade
 from streaming.engines.base import Generation
 from streaming.errors import ContextLengthExceeded
 from streaming.fleet.continuations import Booking
+from streaming.fleet.nodes import Node
 from streaming.runtime.attempt import AttemptRun, Overseer
 from streaming.runtime.continuation import Continuation
 from streaming.runtime.ending import Tally
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.placement import Placement
+from streaming.runtime.records import Record, RecordKind, now, printable
 from streaming.runtime.turns import Turn
 
 
@@ -85,3 +88,31 @@ class Preparation:
             booking=booking,
             turn=turn,
         )
+
+
+def records_of_unasked(
+    session: LiveSession, node: Node, number: int, kind: str, failure: AttemptFailed
+) -> tuple[Record, Record]:
+    """An attempt that failed before its engine was asked to generate."""
+    at = now()
+    common = {"session_id": session.id, "number": number, "seam_grade": ""}
+    began = {
+        "epoch": session.log.epoch,
+        "node_id": node.id,
+        "node_name": node.name,
+        "engine_request_id": "",
+        "seam_note": "",
+        "started_at": at,
+        "kind": kind,
+    }
+    ended = {
+        "ended_at": at,
+        "end_reason": failure.cause.value,
+        "end_detail": printable(failure.detail, 500),
+        "discarded_tokens": 0,
+        "reclaim": "",
+    }
+    return (
+        Record(RecordKind.ATTEMPT_STARTED, {**common, **began}),
+        Record(RecordKind.ATTEMPT_ENDED, {**common, **ended}),
+    )

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from psycopg_pool import AsyncConnectionPool
-
 from streaming import metrics
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
@@ -22,38 +20,31 @@ from streaming.errors import (
     JournalUnavailable,
     SeamRefused,
 )
-from streaming.fleet.attribution import Attributor
-from streaming.fleet.continuations import Booking, Continuations
-from streaming.fleet.nodes import Fleet, Health, Node
-from streaming.fleet.suspicion import Suspicion
-from streaming.fleet.watch import FleetWatch
+from streaming.fleet.continuations import Booking
+from streaming.fleet.nodes import Health, Node
 from streaming.runtime.attempt import AttemptRun, Overtaken
 from streaming.runtime.continuation import Continuation
 from streaming.runtime.ending import Tally, store_end
-from streaming.runtime.hedge import Hedge
-from streaming.runtime.journal import Journal, down_too_long, record_event
+from streaming.runtime.hedge import Hedging
+from streaming.runtime.journal import down_too_long, record_event
 from streaming.runtime.limits import answer_limit
 from streaming.runtime.live import LiveSession, SessionEnd
+from streaming.runtime.moves import Move
 from streaming.runtime.placement import Placement
-from streaming.runtime.preparation import Preparation
-from streaming.runtime.reclaim import Reclaimer
+from streaming.runtime.preparation import Preparation, records_of_unasked
 from streaming.runtime.records import now, session_changed
-from streaming.runtime.turns import Turns
+from streaming.runtime.shared import Shared
 
 logger = logging.getLogger(__name__)
 
 # Failures that say something about the node, not only about this stream on it.
-NODE_IS_SUSPECT = frozenset(
-    {Cause.REFUSED, Cause.RESET, Cause.CLOSED, Cause.STALLED, Cause.NO_FIRST_TOKEN}
-)
+IT_BROKE_OFF = frozenset({Cause.REFUSED, Cause.RESET, Cause.CLOSED})
+IT_WAS_SILENT = frozenset({Cause.STALLED, Cause.NO_FIRST_TOKEN})
 CREATION_SECONDS = 10.0
 """How long a new session may wait for the journal before its client is told."""
 
 MAX_UNWRITTEN = 2000
 """Tokens of one session that may wait for the journal before its engine is read no further."""
-
-HEDGE_AGAIN_SECONDS = 1.0
-"""After a hedge that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +55,6 @@ class Resumption:
     attempts: int
     failovers: int
     discarded: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What all runners of a process share."""
-
-    fleet: Fleet
-    attributor: Attributor
-    reclaimer: Reclaimer
-    watch: FleetWatch
-    suspicion: Suspicion
-    continuations: Continuations
-    turns: Turns
-    journal: Journal
-    pool: AsyncConnectionPool
 
 
 class StreamRunner:
@@ -116,10 +92,10 @@ class StreamRunner:
         self._current: AttemptRun | None = None
         self._on: Node
         """The node of the attempt under way, or in preparation."""
-        self._hedge: Hedge | None = None
-        self._lost_hedges: set[asyncio.Task[str]] = set()
-        self._no_hedge_before = 0.0
-        self._moving: asyncio.Task[None] | None = None
+        self._hedging = Hedging(
+            session, shared, self._placement, self._preparation, self._watched, self._set_current
+        )
+        self._move: Move | None = None
         self._reserved: Booking | None = None
 
     def __repr__(self) -> str:
@@ -180,6 +156,8 @@ class StreamRunner:
                         self._tried += 1
                         return await self._run(run)
                     except AttemptFailed as failure:
+                        if self._current is None:
+                            self._note_unasked(self._on, failure)
                         self._note_failure(self._on, failure)
                     finally:
                         self._current = None
@@ -195,17 +173,19 @@ class StreamRunner:
             try:
                 return SessionEnd.completed(await work)
             except Overtaken:
-                hedge = self._hedge
+                hedge = self._hedging.promote()
                 assert hedge is not None
             except AttemptFailed as failure:
-                hedge = self._hedge
-                if hedge is None:
+                if not self._hedging.is_pending:
                     raise
                 # The one that was started beside it is the next one.
-                metrics.hedge("won")
                 self._note_failure(self._on, failure)
-            self._hedge = None
+                hedge = self._hedging.promote()
+                assert hedge is not None
             self._current, self._on, work = hedge.run, hedge.booking.node, hedge.task
+
+    def _set_current(self, run: AttemptRun) -> None:
+        self._current = run
 
     async def _watched(self, run: AttemptRun) -> str:
         """Run one attempt; its finish reason. Raises as ``AttemptRun.run``."""
@@ -225,7 +205,7 @@ class StreamRunner:
             self._last_number = run.number
             raise
         finally:
-            if self._silent_since is None:
+            if run is self._current and not run.is_overtaken and self._silent_since is None:
                 self._silent_since = run.last_data
             run.booking.end()
             self._shared.suspicion.ended(node, run)
@@ -233,23 +213,14 @@ class StreamRunner:
                 node, self._session.id, run.number, run.generation.request_id, run.engine_finished
             )
             self._tally.discarded += run.discarded
-            if run is self._current and self._moving is not None:
-                self._moving.cancel()
-                self._moving = None
 
     async def _let_go(self) -> None:
         """Nothing may go on when the session does not."""
-        tasks = set(self._lost_hedges)
-        if self._hedge is not None:
-            tasks.add(self._hedge.task)
-        for task in tasks:
-            task.cancel()
-        if self._moving is not None:
-            self._moving.cancel()
         if self._reserved is not None:
             self._reserved.end()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._move is not None:
+            self._move.end()
+        await self._hedging.end()
 
     async def _wait_until_created(self) -> None:
         """No engine is asked before the session is durable. Raises ``JournalUnavailable``."""
@@ -271,6 +242,13 @@ class StreamRunner:
             is_continuation=self._log.last_seq > 0 or self._failed_at is not None,
         )
 
+    def _note_unasked(self, node: Node, failure: AttemptFailed) -> None:
+        """The attempt failed while it was prepared: the engine did not render, tokenise, …"""
+        self._tally.attempts += 1
+        self._last_number = number = self._tally.attempts
+        self._log.note(*records_of_unasked(self._session, node, number, self._next_kind, failure))
+        self._shared.attributor.failed(node, self._session.id, number, failure)
+
     def _note_failure(self, node: Node, failure: AttemptFailed) -> None:
         """Decide whether to go on after a failed attempt. Raises ``GatewayError`` if not."""
         session = self._session
@@ -289,7 +267,9 @@ class StreamRunner:
         self._placement.note_failure(node)
         self._tally.failovers += 1
         self._failures_in_row += 1
-        if failure.cause in NODE_IS_SUSPECT and node.health is Health.UP:
+        if failure.cause in IT_WAS_SILENT:
+            self._shared.watch.suspect_mute(node, str(failure))
+        elif failure.cause in IT_BROKE_OFF and node.health is Health.UP:
             self._shared.watch.suspect(node, str(failure))
         if session.state is not SessionState.RECOVERING:
             session.move(SessionState.RECOVERING)
@@ -320,49 +300,19 @@ class StreamRunner:
 
     def may_append(self, run: AttemptRun) -> bool:
         """Before the first token of an attempt: False if another one has been faster."""
-        hedge = self._hedge
-        if hedge is not None and run is hedge.run:
-            hedge.first.overtake()
-            metrics.hedge("won")
-            self._tell_attributor_of_silence(hedge.first)
-            self._log.note(
-                record_event(
-                    self._session.id, "hedge_won", self._log.last_seq, now(),
-                    node=run.node.name, silent=hedge.first.node.name,
-                )
-            )  # fmt: skip
-        return not run.is_overtaken
-
-    def _tell_attributor_of_silence(self, run: AttemptRun) -> None:
-        cause = Cause.STALLED if run.has_begun else Cause.NO_FIRST_TOKEN
-        silence = asyncio.get_running_loop().time() - run.last_data
-        failure = AttemptFailed(
-            cause, f"no data for {silence:.1f} s", evidence=run.generation.watch.facts()
-        )
-        self._shared.attributor.failed(
-            run.node, self._session.id, run.number, failure, silence, overtaken=True
-        )
+        return self._hedging.may_append(run)
 
     def moved(self, run: AttemptRun) -> None:
-        """Data came on an attempt that is hedged: it was only slow."""
-        run.is_hedged = False
-        hedge, self._hedge = self._hedge, None
-        if hedge is not None:
-            hedge.lose()
-            metrics.hedge("lost")
-            self._lost_hedges.add(hedge.task)
-            hedge.task.add_done_callback(self._lost_hedges.discard)
-            self._log.note(
-                record_event(
-                    self._session.id, "hedge_lost", self._log.last_seq, now(),
-                    node=hedge.booking.node.name, silent=run.node.name,
-                )
-            )  # fmt: skip
+        """Data came on an attempt that is hedged."""
+        self._hedging.first_moved(run)
 
     def progress(self, run: AttemptRun) -> None:
         """An attempt has produced a token that is new."""
         run.turn.end()
         run.booking.release()
+        if self._move is not None:
+            self._move.end()
+            self._move = None
         self._shared.fleet.attempt_succeeded(run.node)
         session = self._session
         first = self._log.last_seq == 0
@@ -398,72 +348,20 @@ class StreamRunner:
                 pass
 
     def hedge(self, run: AttemptRun) -> None:
-        """An attempt is silent: try it elsewhere as well, if there is a place."""
-        loop_time = asyncio.get_running_loop().time()
-        if (
-            run is not self._current
-            or self._hedge is not None
-            or self._session.end_request is not None
-            or loop_time < self._no_hedge_before
-            or not self._shared.fleet.switches(self._session.model, run.node).hedging
-        ):
-            return
-        booking = self._placement.elsewhere(run.node)
-        if booking is None:
-            return
-        run.is_hedged = True
-        self._hedge = hedge = Hedge(run, booking)
-        hedge.task = asyncio.create_task(self._run_hedge(hedge), name="hedge")
-        hedge.task.add_done_callback(lambda _: self._hedge_ended(hedge))
-        self._log.note(
-            record_event(
-                self._session.id, "hedged", self._log.last_seq, now(),
-                node=booking.node.name, silent=run.node.name,
-                silent_ms=round((loop_time - run.last_data) * 1000),
-            )
-        )  # fmt: skip
-
-    async def _run_hedge(self, hedge: Hedge) -> str:
-        try:
-            async with self._shared.turns.next() as turn:
-                run = await self._preparation.attempt(hedge.booking, turn, "hedge")
-                if not isinstance(run, AttemptRun):
-                    raise AttemptFailed(Cause.MISMATCH, "the node has no room for this answer")
-                run.failed_at = run.silent_since = hedge.first.last_data
-                hedge.run = run
-                if hedge is not self._hedge:  # the first has failed meanwhile: it is the only one
-                    self._current = run
-                return await self._watched(run)
-        finally:
-            hedge.booking.end()
-
-    def _hedge_ended(self, hedge: Hedge) -> None:
-        """A hedge that failed by itself has no say; the first attempt goes on."""
-        failure = None if hedge.task.cancelled() else hedge.task.exception()
-        if hedge is self._hedge and not hedge.first.is_overtaken:
-            self._hedge = None
-            hedge.first.is_hedged = False
-            metrics.hedge("failed")
-            self._no_hedge_before = asyncio.get_running_loop().time() + HEDGE_AGAIN_SECONDS
-            if isinstance(failure, AttemptFailed):
-                node = hedge.booking.node
-                self._placement.note_failure(node)
-                self._shared.fleet.attempt_failed(node, failure.cause, failure.retry_after)
-            logger.info("a hedge failed: %s", failure, extra={"session": str(self._session.id)})
+        """An attempt is silent."""
+        if run is self._current and self._session.end_request is None:
+            self._hedging.begin(run)
 
     def migrate(self, run: AttemptRun) -> None:
         """The node of an attempt is being emptied: go on elsewhere as soon as there is a place."""
-        if run is self._current and self._moving is None and self._hedge is None:
-            self._moving = asyncio.create_task(self._move(run), name="move")
-
-    async def _move(self, run: AttemptRun) -> None:
-        since = asyncio.get_running_loop().time()  # behind all that wait because of a failure
-        booking = await self._placement.away_from(run.node, since)
-        if run is self._current and self._reserved is None and self._hedge is None:
-            self._reserved = booking
+        if run is not self._current or self._reserved is not None or self._hedging.is_pending:
+            return
+        begun = self._shared.moves.begin(
+            run.node, self._session.model, lambda: self._placement.away_from(run.node)
+        )
+        if begun is not None:
+            self._reserved, self._move = begun
             run.interrupt(AttemptFailed(Cause.MIGRATED, f"{run.node.name} is being drained"))
-        else:
-            booking.end()
 
 
 def _rejection(exc: RejectedByEngine) -> GatewayError:
