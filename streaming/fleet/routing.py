@@ -111,7 +111,7 @@ def _best(nodes: Sequence[Node], wanted: Wanted, now: float) -> Node:
         key=lambda cost: _attraction(prefix, cost.node),
         default=best,
     )
-    bound = best.cost * AFFINITY_FACTOR + AFFINITY_STREAMS * affine.each
+    bound = best.cost * AFFINITY_FACTOR + AFFINITY_STREAMS * best.each
     return (affine if affine.queues <= best.queues and affine.cost <= bound else best).node
 
 

@@ -21,8 +21,10 @@ from tests.stack import Stack
 
 Case = TypeVar("Case")
 WAIT_SECONDS = 10.0
-# Probing often makes a restarted node useful again at once.
-ENVIRONMENT = {"HEALTH_INTERVAL": "0.2", "ALLOW_REHEARSAL": "1"}
+# Probing often makes a restarted node useful again at once; that it fails again and again is wanted.
+ENVIRONMENT = {"HEALTH_INTERVAL": "0.2", "ALLOW_REHEARSAL": "1", "CIRCUIT_FAILURES": "1000000"}
+# So different that they decide the order also for a node that has just returned.
+WEIGHTS = (1000, 30, 1)
 
 
 class Group:
@@ -122,9 +124,9 @@ def node_groups(
             for model in models
         }
         specs = [
-            f"{model}-{letter}={dialect}+{node.url}{options}"
+            f"{model}-{letter}={dialect}+{node.url}{options or '?'}&weight={weight}"
             for model, members in processes.items()
-            for letter, node in zip("abc", members, strict=False)
+            for letter, weight, node in zip("abc", WEIGHTS, members, strict=False)
         ]
         stack = resources.enter_context(Stack(engine_nodes=specs, env=ENVIRONMENT))
         key = stack.api_key(is_test=True)
