@@ -118,8 +118,12 @@ def test_a_node_with_too_little_room_is_passed_over(start_stack: Callable[..., S
         SimulatorProcess(max_model_len=answer.prompt_tokens + 6) as small,
         SimulatorProcess() as large,
     ):
-        nodes = {"first": first, "small": small, "large": large}
-        stack = start_stack(engine_nodes=[f"{n}=vllm+{node.url}" for n, node in nodes.items()])
+        nodes = [
+            f"first=vllm+{first.url}?weight=1000",
+            f"small=vllm+{small.url}?weight=30",
+            f"large=vllm+{large.url}",
+        ]
+        stack = start_stack(engine_nodes=nodes)
         first.set_fault(kind="reset", at_token=10)
         reply = ask(stack.gateway().url, stack.api_key(), PROMPT)
         check_reply(stack.sql, reply, answer)

@@ -106,7 +106,9 @@ def test_no_answer_goes_on_from_inside_a_character(start_stack: Callable[..., St
         SimulatorProcess() as other,
         busy_front(engine.url) as front,
     ):
-        stack = start_stack(engine_nodes=[f"busy=vllm+{front.url}", f"other=vllm+{other.url}"])
+        stack = start_stack(
+            engine_nodes=[f"busy=vllm+{front.url}?weight=1000", f"other=vllm+{other.url}"]
+        )
         key = stack.api_key()
         front.size = size
         grades = set()
