@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from streaming.conf import conf
-from streaming.fleet.nodes import Fleet, Node
+from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.fleet.routing import Wanted, choose
 
 # A node that asked to be left alone announces nothing when the time is over.
@@ -48,10 +48,15 @@ class Booking:
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
+    """``hopeless_at``: when it is told that there is no node, if none turns up before."""
+
     wanted: Callable[[], Wanted]
+    model: str
     is_continuation: bool
     tenant: int
     since: float
+    patience: float
+    hopeless_at: float
     placed: asyncio.Future[Booking]
 
 
@@ -87,22 +92,16 @@ class Continuations:
         if booking is not None:
             return booking
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(wanted, first.is_continuation, tenant, since, loop.create_future())
+        waiter = _Waiter(
+            wanted, first.model, first.is_continuation, tenant, since,
+            patience, loop.time() + patience, loop.create_future(),
+        )  # fmt: skip
         self._waiting.append(waiter)
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._look_forever(), name="continuations")
-        self._place_waiting()
-        hopeless_at = loop.time() + patience
         try:
-            while True:
-                done, _ = await asyncio.wait({waiter.placed}, timeout=LOOK_SECONDS)
-                if done:
-                    return waiter.placed.result()
-                if choose(self._fleet.nodes.values(), wanted(), loop.time()) is not None:
-                    hopeless_at = loop.time() + patience
-                elif loop.time() >= hopeless_at:
-                    raise TimeoutError
-        except BaseException:
+            return await waiter.placed
+        except asyncio.CancelledError:
             if waiter.placed.done() and not waiter.placed.cancelled():
                 waiter.placed.result().end()  # placed in the moment of being cancelled
             raise
@@ -116,19 +115,28 @@ class Continuations:
         if not wanted.is_continuation:
             node = choose(self._fleet.nodes.values(), wanted, now)
             return Booking(self._fleet, node) if node is not None else None
-        full = [node for node in self._fleet.nodes.values() if not self._has_room(node)]
-        node = choose(
-            self._fleet.nodes.values(), replace(wanted, unfit=[*wanted.unfit, *full]), now
-        )
+        share = self._share()
+        full = [node for node in self._fleet.nodes.values() if node.continuing >= share]
+        node = choose(self._fleet.nodes.values(), wanted, now, besides=full)
         return self._book(node, tenant) if node is not None else None
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def _has_room(self, node: Node) -> bool:
-        share = max(1, conf().max_continuations // max(1, self._fleet.gateways))
-        return node.continuing < share
+    def _share(self) -> int:
+        """How many continuations of this process a node takes at once."""
+        return max(1, conf().max_continuations // max(1, self._fleet.gateways))
+
+    def _models_with_room(self) -> set[str]:
+        """The models of which some node would take one more continuation now."""
+        share = self._share()
+        return {
+            model
+            for node in self._fleet.nodes.values()
+            if node.health is Health.UP and node.continuing < share
+            for model in node.models
+        }
 
     def _book(self, node: Node, tenant: int) -> Booking:
         node.continuing += 1
@@ -144,15 +152,26 @@ class Continuations:
     async def _look_forever(self) -> None:
         """Look whenever the fleet has changed, and now and then besides, while anybody waits."""
         while self._waiting:
+            self._place_waiting()
+            self._give_up_hopeless()
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._fleet.wait_for_change()
             except TimeoutError:
                 pass
-            self._place_waiting()
+
+    def _give_up_hopeless(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for waiter in list(self._waiting):
+            if waiter.placed.done():
+                continue
+            if choose(self._fleet.nodes.values(), waiter.wanted(), now) is not None:
+                waiter.hopeless_at = now + waiter.patience
+            elif now >= waiter.hopeless_at:
+                waiter.placed.set_exception(TimeoutError())
 
     def _place_waiting(self) -> None:
-        while any(map(self._place, self._in_order())):
+        while self._waiting and any(map(self._place, self._in_order())):
             pass  # each one that is placed may change who is next
 
     def _place(self, waiter: _Waiter) -> bool:
@@ -163,14 +182,15 @@ class Continuations:
         waiter.placed.set_result(booking)
         return True
 
-    def _in_order(self) -> Iterator[_Waiter]:
+    def _in_order(self) -> list[_Waiter]:
         """Who is next: of the tenant with the fewest under way, the one that has waited longest."""
-        has_room = any(map(self._has_room, self._fleet.nodes.values()))
-        yield from sorted(
+        models = self._models_with_room()
+        return sorted(
             (
                 waiter
                 for waiter in self._waiting
-                if not waiter.placed.done() and (has_room or not waiter.is_continuation)
+                if not waiter.placed.done()
+                and (waiter.model in models or not waiter.is_continuation)
             ),
             key=lambda waiter: (self._under_way[waiter.tenant], waiter.since),
         )

@@ -36,8 +36,10 @@ class Wanted:
     last_resort: bool = False
 
 
-def choose(nodes: Iterable[Node], wanted: Wanted, now: float) -> Node | None:
-    """The best node of ``nodes``; None: wait for a change.
+def choose(
+    nodes: Iterable[Node], wanted: Wanted, now: float, *, besides: Collection[Node] = ()
+) -> Node | None:
+    """The best node of ``nodes`` and none of ``besides``; None: wait for a change.
 
     A suspect counts as another until its probe has decided: going back to a node that failed at
     once would only fail again. A node whose circuit is open is better than none.
@@ -45,7 +47,9 @@ def choose(nodes: Iterable[Node], wanted: Wanted, now: float) -> Node | None:
     known = [
         node
         for node in nodes
-        if node not in wanted.unfit and (node.switches.failover or not wanted.failed)
+        if node not in wanted.unfit
+        and node not in besides
+        and (node.switches.failover or not wanted.failed)
     ]
     able = [
         node

@@ -27,6 +27,10 @@ class Placement:
         self._fleet = fleet
         self._continuations = continuations
         self._prefix = prefix_key(session.request.messages)
+        request = session.request
+        self._asked = set(request.sampling.extra)
+        if request.budget.min_tokens:
+            self._asked.add("min_tokens")
         self._failed: list[Node] = []
 
     def note_failure(self, node: Node) -> None:
@@ -97,11 +101,7 @@ class Placement:
 
     def _unsupported(self, node: Node) -> set[str]:
         """The parameters of this request that the node's engine does not have."""
-        request = self._session.request
-        asked = set(request.sampling.extra)
-        if request.budget.min_tokens:
-            asked.add("min_tokens")
-        return asked & node.dialect.unsupported
+        return self._asked & node.dialect.unsupported
 
     def _refuse_unsupported(self, booking: Booking) -> None:
         for name in sorted(self._unsupported(booking.node)):
