@@ -71,7 +71,7 @@ async def stream_post(
                 assert isinstance(response.stream, httpx.AsyncByteStream)
                 chunks = aiter(response.stream)
                 try:
-                    with watch.over(_connection(response)), client.guard.guarding(watch):
+                    with client.guard.over(watch, _connection(response)):
                         yield chunks
                 finally:
                     if isinstance(chunks, AsyncGenerator):

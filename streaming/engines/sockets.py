@@ -11,8 +11,6 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from errno import errorcode
 from typing import Any
 
@@ -63,12 +61,20 @@ def tcp_facts(sock: Any) -> dict[str, Any]:
     ``probes``: unanswered keep-alive probes; ``last_data_recv`` and ``last_data_sent``: how long
     ago, in ms; ``rtt_us``.
     """
+    return _parsed(_tcp_info(sock))
+
+
+def _tcp_info(sock: Any) -> bytes:
+    """The kernel's words; empty where it has none."""
     if not HAS_TCP_INFO or sock is None:
-        return {}
+        return b""
     try:
-        raw = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
     except OSError:
-        return {}
+        return b""
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
     if len(raw) < _INFO.size:
         return {}
     fields = _INFO.unpack(raw)
@@ -116,11 +122,13 @@ class EngineConnection(ResponseHandler):
 class Watch:
     """The connection of one attempt, as it is and as it ended. Without one it knows nothing."""
 
-    __slots__ = ("_connection", "_ended", "limit", "was_cut")
+    __slots__ = ("_connection", "_error", "_raw", "limit", "was_cut")
 
     def __init__(self) -> None:
         self._connection: EngineConnection | None = None
-        self._ended: dict[str, Any] = {}
+        # Taken at the end and read when somebody asks: a node that dies ends hundreds at once.
+        self._raw: bytes | None = None
+        self._error: dict[str, Any] = {}
         self.limit = 0.0
         """How long the peer may send no byte, in seconds."""
         self.was_cut = False
@@ -130,28 +138,26 @@ class Watch:
 
     def facts(self) -> dict[str, Any]:
         """See ``tcp_facts``; how it ended, once it has."""
-        return self._ended or tcp_facts(self._socket())
+        if self._raw is None:
+            return tcp_facts(self._socket())
+        return {**_parsed(self._raw), **self._error}
 
     def note_end(self, error: BaseException | None) -> None:
         """The connection is about to be closed, by whomever."""
-        if not self._ended:
-            self._ended = {**tcp_facts(self._socket()), **error_facts(error)}
+        if self._raw is None:
+            self._raw = _tcp_info(self._socket())
+            self._error = error_facts(error)
 
-    @contextmanager
-    def over(self, connection: EngineConnection | None) -> Iterator[None]:
-        """Watch a connection; left with an error, the facts stay what they were then."""
+    def begin(self, connection: EngineConnection) -> None:
         self._connection = connection
-        if connection is None:
-            yield
-            return
         connection.watch = self
-        try:
-            yield
-        except BaseException as exc:
-            self.note_end(exc)
-            raise
-        finally:
-            connection.watch = None
+
+    def end(self, error: BaseException | None) -> None:
+        """Left with an error, the facts stay what they were then."""
+        if error is not None:
+            self.note_end(error)
+        if self._connection is not None:
+            self._connection.watch = None
             self._connection = None
 
     def check(self) -> None:
@@ -184,16 +190,17 @@ class SilenceGuard:
     def __repr__(self) -> str:
         return f"<SilenceGuard of {len(self._watches)} connections>"
 
-    @contextmanager
-    def guarding(self, watch: Watch) -> Iterator[None]:
-        """Look at this one too."""
+    def over(self, watch: Watch, connection: EngineConnection | None) -> _Watching:
+        """Within it ``watch`` is of ``connection``, which is looked at too."""
+        return _Watching(self, watch, connection)
+
+    def add(self, watch: Watch) -> None:
         self._watches.add(watch)
         if self._timer is None:
             self._wait()
-        try:
-            yield
-        finally:
-            self._watches.discard(watch)
+
+    def discard(self, watch: Watch) -> None:
+        self._watches.discard(watch)
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
@@ -204,3 +211,23 @@ class SilenceGuard:
             watch.check()
         if self._watches:
             self._wait()
+
+
+class _Watching:
+    __slots__ = ("_connection", "_guard", "_watch")
+
+    def __init__(
+        self, guard: SilenceGuard, watch: Watch, connection: EngineConnection | None
+    ) -> None:
+        self._guard = guard
+        self._watch = watch
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        if self._connection is not None:
+            self._watch.begin(self._connection)
+            self._guard.add(self._watch)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._watch.end(error)
+        self._guard.discard(self._watch)

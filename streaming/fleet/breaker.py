@@ -33,14 +33,15 @@ class Breaker:
     the next pause is twice as long. What counts as a failure is for the caller to say.
     """
 
-    __slots__ = ("_failures", "_first_pause", "_outcomes", "_pause", "_until", "state")
+    __slots__ = ("_failed", "_failures", "_first_pause", "_outcomes", "_pause", "_until", "state")
 
     def __init__(self, failures: int = 5, pause: float = 1.0) -> None:
         self.state = Circuit.CLOSED
         self._failures = failures
         self._first_pause = self._pause = pause
         self._until = 0.0  # open: end of the pause; half-open: when the trial counts as lost
-        self._outcomes: deque[tuple[float, bool]] = deque(maxlen=1000)
+        self._outcomes: deque[tuple[float, bool]] = deque()
+        self._failed = 0  # of these
 
     def __repr__(self) -> str:
         return f"<Breaker {self.state.value}>"
@@ -59,7 +60,7 @@ class Breaker:
         """An attempt got its first token."""
         if self.state is Circuit.HALF_OPEN:
             self.close()
-        self._outcomes.append((now, True))
+        self._note(now, True)
 
     def failed(self, now: float) -> None:
         """An attempt failed, and it was the node's fault."""
@@ -68,12 +69,15 @@ class Breaker:
             return
         if self.state is Circuit.OPEN:  # begun before it opened
             return
-        self._outcomes.append((now, False))
-        while self._outcomes[0][0] < now - WINDOW_SECONDS:
-            self._outcomes.popleft()
-        failures = sum(not success for _, success in self._outcomes)
-        if failures >= self._failures and failures * 2 >= len(self._outcomes):
+        self._note(now, False)
+        if self._failed >= self._failures and self._failed * 2 >= len(self._outcomes):
             self._open(now, self._first_pause)
+
+    def _note(self, now: float, success: bool) -> None:
+        self._outcomes.append((now, success))
+        self._failed += not success
+        while self._outcomes[0][0] < now - WINDOW_SECONDS:
+            self._failed -= not self._outcomes.popleft()[1]
 
     def undecided(self, now: float) -> None:
         """An attempt ended that says nothing either way: another may try at once."""
@@ -97,12 +101,14 @@ class Breaker:
         self.state = Circuit.CLOSED
         self._pause = self._first_pause
         self._outcomes.clear()
+        self._failed = 0
 
     def _open(self, now: float, pause: float) -> None:
         self.state = Circuit.OPEN
         self._pause = pause
         self._until = now + pause
         self._outcomes.clear()
+        self._failed = 0
 
 
 class Readmission:

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+NEWS_SECONDS = 0.05
 ALL = "gateways"
 LAYER_ERRORS = (RedisError, OSError, ChannelFull, TimeoutError)
 
@@ -45,7 +46,11 @@ class Bus:
         await self._send(_group(instance_id), message)
 
     async def broadcast(self, message: dict[str, Any]) -> None:
-        """Tell all processes something, this one too; it may not arrive."""
+        """Tell all processes something, this one too; it may not arrive.
+
+        Not at once: when a node dies, the streams that were on it come first.
+        """
+        await asyncio.sleep(NEWS_SECONDS)
         await self._send(ALL, message)
 
     async def _send(self, group: str, message: dict[str, Any]) -> None:
