@@ -207,13 +207,6 @@ class IdempotencyMismatch(GatewayError):
     http_status = 409
 
 
-class SessionStopped(GatewayError):
-    """The session was stopped on request."""
-
-    code = "stopped"
-    http_status = 409
-
-
 def error_from_openai(error: dict[str, Any]) -> GatewayError:
     """The error behind a stored error object, so that it can be raised again with its status."""
     kind = _by_code().get(str(error.get("code")), GatewayError)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models.functions import Now
@@ -124,17 +122,6 @@ class InferenceNode(models.Model):
             NodeOptions.parse(self.options)
         except ValueError as exc:
             raise ValidationError({"options": str(exc)}) from exc
-
-    def as_row(self) -> dict[str, Any]:
-        """The configured part, as the fleet registry reads it."""
-        return {
-            "name": self.name,
-            "dialect": self.dialect,
-            "base_url": self.base_url,
-            "admin_state": self.admin_state,
-            "weight": self.weight,
-            "options": self.options,
-        }
 
 
 class ModelPolicy(models.Model):

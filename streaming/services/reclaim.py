@@ -21,7 +21,7 @@ from django.utils.dateparse import parse_datetime
 
 from streaming import metrics
 from streaming.core.reclaim import OVERDUE_SECONDS, SURE_SECONDS, YOUNG_SECONDS, Look, Verdict
-from streaming.models import Attempt, Incident, InferenceNode, TaskRun
+from streaming.models import Incident, InferenceNode, TaskRun
 from streaming.runtime.incidents import CLOSE_RECLAIMED, IncidentKind
 from streaming.services.engines import Observation, observe
 from streaming.services.incidents import open_incident
@@ -236,9 +236,3 @@ def _former_surplus() -> dict[str, dict[str, Any]]:
     """What the last sweep saw that had a look at the nodes."""
     result = TaskRun.objects.filter(name=TASK).values_list("result", flat=True).first() or {}
     return result.get("surplus", {})
-
-
-def waiting_attempts(node: InferenceNode) -> int:
-    """The node's attempts that are not known to be gone."""
-    reclaim = ["pending", "unverifiable", "overdue"]
-    return Attempt.objects.filter(node=node, reclaim__in=reclaim).count()
