@@ -122,7 +122,7 @@ def test_an_engine_that_says_what_no_utf8_can_carry(front: Front) -> None:
     poisoned = front.post(json={**BODY, "messages": messages}, timeout=20)
     assert poisoned.status_code == 502
     assert poisoned.json()["error"]["code"] == "failover_exhausted"
-    assert front.state_of(poisoned.headers["x-session-id"]) == ("failed", "malformed_event")
+    assert front.state_of(poisoned.headers["x-session-id"]) == ("failed", "engine_crash")
     assert front.post(json=BODY).status_code == 200
 
 
