@@ -44,6 +44,7 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         "health_timeout",
         "engine_connect_timeout",
         "max_attempts",
+        "max_continuations",
         "log_max_events",
         "log_max_bytes",
     )
@@ -55,6 +56,13 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         )
         for name in must_be_positive
         if getattr(settings_in_force, name) <= 0
+    ] + [
+        checks.Error(
+            "KV_HIGH_WATER must be at most 1: it is a share of the KV-cache.",
+            hint="Unset it to use the default (docs/settings.md).",
+            id="streaming.E002",
+        )
+        for _ in range(settings_in_force.kv_high_water > 1)
     ]
 
 

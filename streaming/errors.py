@@ -16,13 +16,15 @@ class GatewayError(Exception):
     type: ClassVar[str] = "server_error"
     http_status: ClassVar[int] = 500
     resumable: ClassVar[bool] = False
+    usual_retry_after: ClassVar[float | None] = None
+    """Seconds, where nobody knows better."""
 
     def __init__(
         self, message: str = "", *, param: str | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(message or (self.__doc__ or self.code).splitlines()[0])
         self.param = param
-        self.retry_after = retry_after
+        self.retry_after = self.usual_retry_after if retry_after is None else retry_after
 
     def as_openai(self) -> dict[str, Any]:
         """The OpenAI error object: ``{"error": {message, type, param, code, resumable}}``."""
@@ -128,6 +130,7 @@ class NoHealthyNode(GatewayError):
 
     code = "no_healthy_node"
     http_status = 503
+    usual_retry_after = 5
     resumable = True
 
 

@@ -24,7 +24,10 @@ class NodeForm(forms.ModelForm):
     """Checks an address as ENGINE_NODES is checked: Django's URL field knows no host without a dot."""
 
     weight = forms.FloatField(
-        initial=1.0, min_value=0.01, help_text="Its share of the streams, against the other nodes."
+        initial=1.0,
+        min_value=0.01,
+        max_value=1000,
+        help_text="Its share of the streams, against the other nodes.",
     )
 
     class Meta:
@@ -41,6 +44,14 @@ class NodeForm(forms.ModelForm):
             '{"dns": "all"} for one node at each address of the name.',
         }
         widgets = {"options": forms.Textarea(attrs={"rows": 3})}
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        try:
+            NodeSpec.parse(f"{name}=vllm+http://host")
+        except ValueError as exc:
+            raise forms.ValidationError("Letters, digits, dots, dashes and underscores.") from exc
+        return name
 
     def clean_base_url(self) -> str:
         try:

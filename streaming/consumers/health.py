@@ -31,6 +31,8 @@ class ReadyConsumer(StreamConsumer):
         database, degraded = reasons[0], [reason for reason in reasons[1:] if reason]
         if not gateway.fleet.models():
             degraded.append("nodes: none is healthy")
+        elif not gateway.fleet.takes_work():
+            degraded.append("nodes: all that are healthy are being emptied")
         if gateway.draining:
             database = database or "the process is shutting down"
         status = "unavailable" if database else "degraded" if degraded else "ok"

@@ -317,6 +317,7 @@ _ENDS: dict[str, tuple[Blame, str]] = {
     "gateway_shutdown": (Blame.GATEWAY_SHUTDOWN, "The gateway process that owned it was shut down."),
     "answer_timeout": (Blame.TIMEOUT, "The answer took longer than MAX_ANSWER_SECONDS."),
     "no_healthy_node": (Blame.TIMEOUT, "No node could take it within NODE_WAIT_SECONDS."),
+    "failover_off": (Blame.UNKNOWN, "Its engine failed, and an operator has switched failover off."),
     "failover_exhausted": (Blame.UNKNOWN, "Too many attempts failed in a row, and none of them was an interruption."),
     "seam_refused": (Blame.UNKNOWN, "It could not be continued without changing what was delivered."),
     "journal_unavailable": (Blame.TIMEOUT, "The token log could not be written for too long."),

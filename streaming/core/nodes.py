@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,6 +62,8 @@ class NodeOptions:
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> NodeOptions:
         """Raise ``ValueError`` naming the option that is unknown or has an unknown value."""
+        if not isinstance(options, Mapping):
+            raise ValueError("options must be an object of names and values")
         for name, value in options.items():
             if name not in _ALLOWED:
                 raise ValueError(f"unknown node option {name!r}; known: {', '.join(_ALLOWED)}")
@@ -135,10 +138,22 @@ class NodeSpec:
         parts = urlsplit(url)
         if not parts.hostname:
             raise ValueError(f"{text!r} names no host")
+        if parts.port == 0:  # asking for it raises ValueError when it is out of range
+            raise ValueError(f"{text!r} has port 0")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         weight = _weight(options.pop("weight", "1"))
+        if options.get("dns") == "all" and _is_address(parts.hostname):
+            raise ValueError("dns=all is for names; this is an address already")
         base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         return cls(name or parts.netloc, dialect, base, NodeOptions.parse(options), weight)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _weight(text: str) -> float:

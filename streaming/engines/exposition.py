@@ -40,7 +40,7 @@ class Reader:
         found = Page()
         for name, labels, value in self._samples.findall(page):
             number = float(value)
-            if math.isfinite(number):
+            if math.isfinite(number) and abs(number) < MOST:
                 found.values[name.decode()].append(number)
                 found.labels[name.decode()].append(
                     dict(_LABEL.findall(labels.decode(errors="replace")))
@@ -48,6 +48,15 @@ class Reader:
         return found
 
 
+MOST = 2.0**53
+"""Beyond it a number is not the count that it says it is."""
+
+
 def count(value: float | None) -> int | None:
-    """A figure that counts things."""
-    return None if value is None else int(value)
+    """A figure that counts things; None for what can't be one."""
+    return int(value) if value is not None and 0 <= value < MOST else None
+
+
+def share(value: float | None) -> float | None:
+    """A figure between 0 and 1; None for what can't be one."""
+    return value if value is not None and 0 <= value <= 1 else None

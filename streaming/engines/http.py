@@ -181,6 +181,21 @@ def token_ids(value: Any) -> list[int]:
     raise ValueError(f"not token ids: {value!r:.80}")
 
 
+LONGEST_NAME = 500
+
+
+def model_name(value: Any) -> str:
+    """The id of a model. Raises ``ValueError`` for what is none, or could not be stored."""
+    if isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable():
+        return value
+    raise ValueError(f"not a model's name: {value!r:.80}")
+
+
+def positive(value: Any) -> int | None:
+    """A number of tokens or slots; None for none, and for what is no such number."""
+    return value if type(value) is int and 0 < value < 2**31 else None
+
+
 def text_of(value: Any) -> str:
     """A text; null counts as none. Raises ``ValueError`` for anything else."""
     if value is None or isinstance(value, str):

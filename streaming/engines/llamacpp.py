@@ -20,7 +20,15 @@ from streaming.core.nodes import NodeOptions
 from streaming.engines.access import Access, ask, call, check_health, optional, within
 from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
 from streaming.engines.exposition import Reader, count
-from streaming.engines.http import EngineClient, expected_shape, parsed, text_of, token_ids
+from streaming.engines.http import (
+    EngineClient,
+    expected_shape,
+    model_name,
+    parsed,
+    positive,
+    text_of,
+    token_ids,
+)
 from streaming.engines.stream import chunks_of, event_of, one_token, takes_token_ids
 
 FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -75,9 +83,9 @@ class LlamaCpp:
         listed = await call(self._access, "GET", "/v1/models", timeout=timeout)
         props = await call(self._access, "GET", "/props", timeout=timeout)
         with expected_shape():
-            context = props.get("default_generation_settings", {}).get("n_ctx")
-            models = {model["id"]: context for model in listed["data"]}
-            self._slots = slots = props.get("total_slots")
+            context = positive(props.get("default_generation_settings", {}).get("n_ctx"))
+            models = {model_name(model["id"]): context for model in listed["data"]}
+            self._slots = slots = positive(props.get("total_slots"))
         if self._learnt is None:
             self._learnt = await self._learn(models, timeout / 3)
         try:

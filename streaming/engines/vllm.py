@@ -19,8 +19,16 @@ from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.nodes import NodeOptions
 from streaming.engines.access import Access, ask, call, check_health, optional, within
 from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
-from streaming.engines.exposition import Page, Reader, count
-from streaming.engines.http import EngineClient, expected_shape, parsed, text_of, token_ids
+from streaming.engines.exposition import Page, Reader, count, share
+from streaming.engines.http import (
+    EngineClient,
+    expected_shape,
+    model_name,
+    parsed,
+    positive,
+    text_of,
+    token_ids,
+)
 from streaming.engines.stream import chunks_of, event_of, one_token, takes_token_ids
 
 FINISHED = {
@@ -81,7 +89,10 @@ class VLLM:
         await check_health(self._access, timeout)
         listed = await call(self._access, "GET", "/v1/models", timeout=timeout)
         with expected_shape():
-            models = {model["id"]: model.get("max_model_len") for model in listed["data"]}
+            models = {
+                model_name(model["id"]): positive(model.get("max_model_len"))
+                for model in listed["data"]
+            }
         if self._learnt is None:
             self._learnt = await self._learn(models, timeout / 3)
         try:
@@ -188,7 +199,7 @@ def _figures(page: Page, asked_at: float) -> Figures:
         asked_at,
         running=count(page.total("num_requests_running")),
         waiting=count(page.total("num_requests_waiting")),
-        kv_usage=page.highest("kv_cache_usage_perc"),
+        kv_usage=share(page.highest("kv_cache_usage_perc")),
         kv_tokens=sum(blocks) * block if blocks and block else None,
         block_tokens=block,
         progress=page.total("prompt_tokens_total", "generation_tokens_total"),

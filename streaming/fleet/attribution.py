@@ -41,7 +41,7 @@ MOST_WAITING = 20_000
 BATCH = 500
 MOST_REMEMBERED = 5000
 
-OF_ENGINES = frozenset({"failover_exhausted", "no_healthy_node", "seam_refused"})
+OF_ENGINES = frozenset({"failover_exhausted", "failover_off", "no_healthy_node", "seam_refused"})
 """Errors that end a session because of its last failed attempt."""
 
 # Locked rows are passed over and tried again: the journal updates the same rows in an order of its

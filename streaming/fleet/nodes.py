@@ -211,6 +211,10 @@ class Fleet:
         """The models that can be asked for now: the union over healthy nodes."""
         return sorted({m for node in self._healthy() for m in node.models})
 
+    def takes_work(self) -> bool:
+        """Whether any healthy node may have new work."""
+        return any(node.accepting for node in self._healthy())
+
     def knows(self, model: str) -> bool:
         """Whether any node, healthy or not, was seen serving ``model``."""
         return any(model in node.models for node in self.nodes.values())

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from streaming.core.failures import AttemptFailed, RejectedByEngine
+from streaming.fleet.endless import endless
 from streaming.fleet.nodes import Fleet, Health, Node
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Suspicion:
         return f"<Suspicion of {[node.name for node in self._suspected]}>"
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="suspicion")
+        self._task = asyncio.create_task(endless(self._run, "suspicion"), name="suspicion")
 
     async def stop(self) -> None:
         tasks = [*self._examinations.values(), *([self._task] if self._task else [])]

@@ -23,6 +23,7 @@ from streaming.engines.http import EngineClient
 from streaming.fleet.breaker import Circuit
 from streaming.fleet.chronicle import Chronicle
 from streaming.fleet.dns import AddressBook, Resolve, system_resolve
+from streaming.fleet.endless import endless
 from streaming.fleet.findings import Finding
 from streaming.fleet.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
 from streaming.fleet.node_table import NodeTable, Row
@@ -103,12 +104,12 @@ class FleetWatch:
         if first:
             await asyncio.wait(first, timeout=conf().health_timeout)
         self._tasks = [
-            asyncio.create_task(work, name=name)
+            asyncio.create_task(endless(work, name), name=name)
             for work, name in (
-                (self._hold_lease(), "probe lease"),
-                (self._read_forever(), "fleet table"),
-                (self._chronicle.write_forever(), "fleet chronicle"),
-                (self._look_up_forever(), "fleet names"),
+                (self._hold_lease, "probe lease"),
+                (self._read_forever, "fleet table"),
+                (self._chronicle.write_forever, "fleet chronicle"),
+                (self._look_up_forever, "fleet names"),
             )
         ]
 
@@ -283,8 +284,9 @@ class FleetWatch:
         self._hurry[node.id] = asyncio.Event()
         if self._tasks:  # at the start all are probed
             self._hurry[node.id].set()
+        name = f"probe {node.name}"
         self._probes[node.id] = asyncio.create_task(
-            self._probe_forever(node), name=f"probe {node.name}"
+            endless(lambda: self._probe_forever(node), name), name=name
         )
 
     def _end(self, node: Node) -> None:

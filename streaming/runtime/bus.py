@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 NEWS_SECONDS = 0.05
 ALL = "gateways"
-LAYER_ERRORS = (RedisError, OSError, ChannelFull, TimeoutError)
+# The last two: what cannot be put into a message.
+LAYER_ERRORS = (RedisError, OSError, ChannelFull, TimeoutError, OverflowError, TypeError)
 
 
 class Bus:

@@ -15,8 +15,6 @@ from streaming.runtime.live import LiveSession
 
 # The longest memory of nodes on which an answer has failed.
 REMEMBERED = 8
-RETRY_AFTER = 5
-"""Seconds, told to a client when no node could take its request."""
 
 
 class Placement:
@@ -52,8 +50,7 @@ class Placement:
             )
         except TimeoutError:
             raise NoHealthyNode(
-                f"No node for {self._session.model} could take the request within {wait:g} s.",
-                retry_after=RETRY_AFTER,
+                f"No node for {self._session.model} could take the request within {wait:g} s."
             ) from None
         self._refuse_unsupported(booking)
         return booking

@@ -65,3 +65,18 @@ def test_several_entries():
 def test_a_doubled_entry_is_refused(text):
     with pytest.raises(ValueError, match="given twice"):
         parse_engine_nodes(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a=vllm+http://h:99999", "a=vllm+http://h:0", "a=vllm+http://10.0.0.7:80?dns=all"],
+)
+def test_an_address_that_can_never_work_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="(?i)port|address"):
+        parse_engine_nodes(text)
+
+
+@pytest.mark.parametrize("options", [[], None, "continuation=text", 5])
+def test_options_are_an_object(options: object) -> None:
+    with pytest.raises(ValueError, match="object"):
+        NodeOptions.parse(options)

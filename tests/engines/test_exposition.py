@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streaming.core.failures import AttemptFailed, Cause
-from streaming.engines.exposition import Reader
+from streaming.engines.exposition import Reader, count, share
 from tests.engines.client import Recording
 
 # Two engines behind one address (data parallel), among lines that look alike.
@@ -60,3 +60,12 @@ async def test_a_page_with_something_else_than_numbers_is_malformed():
 async def test_another_page_tells_nothing():
     figures = await Recording("vllm", b"<html>hello</html>").dialect.figures(1)
     assert (figures.running, figures.kv_tokens, figures.progress) == (None, None, None)
+
+
+@pytest.mark.parametrize("value", ["1e300", "-5", "NaN", "+Inf"])
+def test_a_count_that_no_engine_can_have_is_none(value: str) -> None:
+    page = Reader("vllm:", ("num_requests_running",)).read(
+        f"vllm:num_requests_running {value}".encode()
+    )
+    assert count(page.total("num_requests_running")) is None
+    assert share(42.0) is None

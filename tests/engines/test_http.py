@@ -12,7 +12,7 @@ import pytest
 from gateway_project.embedded.process import free_port
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.nodes import NodeOptions
-from streaming.engines.http import error_message
+from streaming.engines.http import error_message, model_name, positive
 from streaming.engines.registry import dialect_for
 from tests.engines.client import Recording, generation
 
@@ -128,3 +128,15 @@ async def test_nobody_listens(client):
         async for _ in dialect.generate(generation()):
             pass
     assert caught.value.cause is Cause.REFUSED
+
+
+@pytest.mark.parametrize("name", [5, None, "", "a\u0000b", "a\nb", "\ud800", "x" * 501, ["m"]])
+def test_a_models_name_can_be_stored_and_shown(name: object) -> None:
+    with pytest.raises(ValueError, match="name"):
+        model_name(name)
+
+
+@pytest.mark.parametrize("value", ["abc", "4096", 0, -1, 2**31, 1.5, True, None, float("nan")])
+def test_a_length_that_is_none_is_no_limit(value: object) -> None:
+    assert positive(value) is None
+    assert positive(4096) == 4096
