@@ -48,22 +48,19 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         "log_max_events",
         "log_max_bytes",
     )
-    return [
-        checks.Error(
-            f"{name.upper()} must be greater than 0.",
-            hint="Unset it to use the default (docs/settings.md).",
-            id="streaming.E002",
-        )
+    found: list[checks.CheckMessage] = [
+        _limit_error(f"{name.upper()} must be greater than 0.")
         for name in must_be_positive
         if getattr(settings_in_force, name) <= 0
-    ] + [
-        checks.Error(
-            "KV_HIGH_WATER must be at most 1: it is a share of the KV-cache.",
-            hint="Unset it to use the default (docs/settings.md).",
-            id="streaming.E002",
-        )
-        for _ in range(settings_in_force.kv_high_water > 1)
     ]
+    if settings_in_force.kv_high_water > 1:
+        found.append(_limit_error("KV_HIGH_WATER must be at most 1: it is a share."))
+    return found
+
+
+def _limit_error(message: str) -> checks.Error:
+    hint = "Unset it to use the default (docs/settings.md)."
+    return checks.Error(message, hint=hint, id="streaming.E002")
 
 
 LADDER_IDS = {

@@ -72,7 +72,7 @@ def test_a_doubled_entry_is_refused(text):
     ["a=vllm+http://h:99999", "a=vllm+http://h:0", "a=vllm+http://10.0.0.7:80?dns=all"],
 )
 def test_an_address_that_can_never_work_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="(?i)port|address"):
+    with pytest.raises(ValueError, match=r"(?i)port|address"):
         parse_engine_nodes(text)
 
 
