@@ -259,7 +259,7 @@ async def test_suspend_lets_the_engine_go_at_the_end_of_grace(house: House, door
     await until(lambda: state_of(house.stack, story) == ("suspended", "client_gone"))
     assert outcome(house.stack, story).log.terminal is None
     await door.read(house.url, story, leave_at=story.cursor + 100)
-    assert outcome(house.stack, story).state == "streaming"
+    await until(lambda: outcome(house.stack, story).state == "streaming")  # noted a moment later
     assert (await door.stop(house.url, story))[0] == 200
 
 
