@@ -167,9 +167,14 @@ class AttemptRun:
                                 self.is_paused = False
                                 self.last_data = loop.time()
                     if finish is not None:
+                        # The answer is whole: its silence means nothing, nobody may cut it now.
+                        self.is_paused = True
+                        self._timeout = None
                         await self._read_usage(stream)
                         return finish
             except TimeoutError as exc:
+                if finish is not None:  # cut in the moment in which it finished
+                    return finish
                 if self.is_overtaken:
                     raise Overtaken from exc
                 if self._interruption is not None:

@@ -139,10 +139,10 @@ class StreamRunner:
     async def _produce(self) -> SessionEnd:
         """Attempt after attempt, until one finishes. Raises ``GatewayError`` when none can."""
         await self._wait_until_created()
-        if self._session.finish_reason:
-            return SessionEnd.completed(self._session.finish_reason)
         try:
             while True:
+                if self._session.finish_reason:  # nothing may be asked for behind the end
+                    return SessionEnd.completed(self._session.finish_reason)
                 async with self._shared.turns.next() as turn:
                     booking = await self._next_place()
                     self._on = booking.node
