@@ -6,6 +6,7 @@ from pathlib import Path
 
 from environs import Env
 
+from billing.conf import BillingConf
 from gateway_project.environment import database_settings, stored_secret_key
 from gateway_project.supervisor.state import read_state
 from streaming.conf import StreamingConf
@@ -28,6 +29,7 @@ REDIS_URL: str = env.str("REDIS_URL", default=_running.get("redis_url", ""))
 ENGINE_NODES: list[str] = env.list("ENGINE_NODES", default=_running.get("engine_nodes", []))
 
 STREAMING = StreamingConf.from_env(env)
+BILLING = BillingConf.from_env(env)
 
 # --- security ---------------------------------------------------------------------------------------
 

@@ -105,6 +105,14 @@ class RateLimited(GatewayError):
     http_status = 429
 
 
+class QuotaExceeded(GatewayError):
+    """The limit of this period has been reached."""
+
+    code = "insufficient_quota"
+    type = "insufficient_quota"
+    http_status = 429
+
+
 class Overloaded(GatewayError):
     """The gateway has as many streams as it can carry."""
 

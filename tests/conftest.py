@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db.backends.postgresql.operations import DatabaseOperations
 
 from tests.stack import Stack
 
@@ -19,6 +20,27 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     if report.when == "call":
         item.stash[failed] = report.failed
     return report
+
+
+APPEND_ONLY = ("billing_ledgerentry", "billing_auditentry", "billing_settlement")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def tables_that_only_grow_can_be_emptied() -> Iterator[None]:
+    """Between tests, and by nobody else: Django empties all tables by TRUNCATE, which they refuse."""
+    flush = DatabaseOperations.sql_flush
+
+    def sql_flush(self: Any, style: Any, tables: Any, **options: Any) -> list[str]:
+        guarded = [table for table in APPEND_ONLY if table in tables]
+        return [
+            *(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in guarded),
+            *flush(self, style, tables, **options),
+            *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in guarded),
+        ]
+
+    DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign]
+    yield
+    DatabaseOperations.sql_flush = flush  # type: ignore[method-assign]
 
 
 @pytest.fixture

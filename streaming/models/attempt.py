@@ -64,7 +64,19 @@ class Attempt(models.Model):
     detection_ms = models.FloatField(null=True, help_text="Last data event to failure noticed.")
     recovery_ms = models.FloatField(null=True, help_text="Failure noticed to next token.")
     cached_prompt_tokens = models.IntegerField(null=True)
-    discarded_tokens = models.IntegerField(default=0)
+    generated_tokens = models.IntegerField(
+        default=0,
+        db_default=0,
+        help_text="Read from the engine: those in the log, those discarded, those repeated.",
+    )
+    discarded_tokens = models.IntegerField(
+        default=0, help_text="In no log: without text yet, held back, or overtaken."
+    )
+    repeated_tokens = models.IntegerField(
+        default=0, db_default=0, help_text="Of a regenerated answer, those that were there already."
+    )
+    engine_prompt_tokens = models.IntegerField(null=True, help_text="As the engine counts.")
+    engine_completion_tokens = models.IntegerField(null=True)
 
     class Meta:
         constraints = [

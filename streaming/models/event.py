@@ -28,13 +28,19 @@ class SessionEvent(models.Model):
 
 
 class OutboxMessage(models.Model):
-    """An ended or suspended session, announced in the transaction that ended it.
+    """What billing has to hear of, announced in the transaction in which it happened.
 
     Billing reads these; streaming never imports billing.
     """
 
-    session_id = models.UUIDField()
-    kind = models.CharField(max_length=40)
+    class Kind(models.TextChoices):
+        SESSION_ENDED = "session_ended"
+        SESSION_SUSPENDED = "session_suspended"
+        SESSION_DELIVERED = "session_delivered"  # evidence came after that
+        AUDIT = "audit"  # somebody did something: ``data`` is for the audit log
+
+    session_id = models.UUIDField(null=True)
+    kind = models.CharField(max_length=40, choices=Kind.choices)
     data = models.JSONField(default=dict)
     created_at = models.DateTimeField()
     handled_at = models.DateTimeField(null=True)

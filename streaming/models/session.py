@@ -51,6 +51,7 @@ class StreamSession(models.Model):
         "streaming.GatewayInstance", on_delete=models.PROTECT, null=True, related_name="sessions"
     )
 
+    cached_prompt_tokens = models.IntegerField(null=True)
     completion_tokens = models.IntegerField(default=0)
     discarded_tokens = models.IntegerField(default=0)
     failovers = models.SmallIntegerField(default=0)
@@ -99,6 +100,18 @@ class SessionFence(models.Model):
     epoch = models.BigIntegerField()
     durable_seq = models.BigIntegerField()
     delivered_seq = models.BigIntegerField(default=0)
+    sent_seq = models.BigIntegerField(
+        default=0, db_default=0, help_text="The last token in an event that was written whole."
+    )
+    taken_seq = models.BigIntegerField(
+        default=0, db_default=0, help_text="Taken by a reader's system, as far as its socket told."
+    )
+    cursor_seq = models.BigIntegerField(
+        default=0, db_default=0, help_text="The greatest cursor that a reader has come back with."
+    )
+    acked_seq = models.BigIntegerField(
+        default=0, db_default=0, help_text="What a reader has said that it has."
+    )
     stop_requested = models.BooleanField(default=False)
     readers_until = models.DateTimeField(
         null=True, help_text="Another process has readers of the session until then, at least."

@@ -44,6 +44,9 @@ class ApiKey(models.Model):
     on_disconnect = models.CharField(
         max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.SUSPEND
     )
+    cost_centre = models.CharField(
+        max_length=64, blank=True, help_text="Statements and exports list usage by it."
+    )
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)

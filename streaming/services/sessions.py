@@ -13,6 +13,7 @@ from streaming.core.chat import ChatRequest
 from streaming.core.ids import new_seed, reference_code, uuid7
 from streaming.core.state import SessionState
 from streaming.errors import CursorBeyondLog, InvalidRequest, ModelNotFound, NoHealthyNode
+from streaming.ports import Start, ports
 from streaming.runtime.adoption import StoredSession
 from streaming.runtime.gateway import Gateway
 from streaming.runtime.journal import record_event
@@ -38,11 +39,15 @@ async def create_session(
 ) -> LiveSession:
     """Start a session. Its runner waits until it is durable before it asks an engine.
 
-    Raises ``ModelNotFound``, ``NoHealthyNode``, ``Overloaded``, ``ShuttingDown``.
+    Raises ``ModelNotFound``, ``NoHealthyNode``, ``Overloaded``, ``QuotaExceeded``, ``ShuttingDown``.
     """
     gateway.admit()
     model = await resolve_model(gateway, principal, request.model)
     session_id = session_id or uuid7()
+    await ports.admit(
+        gateway.pool,
+        Start(session_id=session_id, tenant_id=principal.tenant_id, model=model, request=request),
+    )
     log = SessionLog(session_id, FIRST_EPOCH, gateway.journal.notify)
     sampled = request.sampling.temperature > 0
     session = LiveSession(

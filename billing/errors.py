@@ -1,0 +1,31 @@
+"""What billing refuses. Messages are for the person who asked."""
+
+from __future__ import annotations
+
+
+class BillingError(Exception):
+    """Billing cannot do what was asked."""
+
+
+class NotAllowed(BillingError):
+    """Not by this person."""
+
+
+class PeriodClosed(BillingError):
+    """The period takes nothing more."""
+
+
+class PeriodNotReady(BillingError):
+    """The period can't be closed yet; ``checklist`` says why."""
+
+    def __init__(self, message: str, checklist: dict[str, object]) -> None:
+        super().__init__(message)
+        self.checklist = checklist
+
+
+class CreditRefused(BillingError):
+    """A credit that may not be: larger than its charge, or without a reason."""
+
+
+class PlansOverlap(BillingError):
+    """Two price plans of one list in force at once."""

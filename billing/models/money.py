@@ -1,0 +1,28 @@
+"""Columns for money: exact decimals and ISO 4217 currencies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.validators import RegexValidator
+from django.db import models
+
+from billing.core.money import AMOUNT_DIGITS, AMOUNT_PLACES
+
+
+class MoneyField(models.DecimalField):
+    """An amount as exact as it was computed; see ``billing.core.money`` for why it always fits."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["max_digits"] = AMOUNT_DIGITS
+        kwargs["decimal_places"] = AMOUNT_PLACES
+        super().__init__(*args, **kwargs)
+
+
+class CurrencyField(models.CharField):
+    """An ISO 4217 code such as EUR."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["max_length"] = 3
+        kwargs.setdefault("validators", [RegexValidator(r"^[A-Z]{3}$", "Use a code like EUR.")])
+        super().__init__(*args, **kwargs)

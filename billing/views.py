@@ -1,0 +1,1 @@
+"""Downloads for finance."""

@@ -1,0 +1,41 @@
+"""What others do for streaming, which knows none of them; ``gateway_project.apps`` connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from psycopg_pool import AsyncConnectionPool
+
+from streaming.core.chat import ChatRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A session that is about to begin. ``model`` is the served one."""
+
+    session_id: UUID
+    tenant_id: int
+    model: str
+    request: ChatRequest
+
+
+async def _admit_all(pool: AsyncConnectionPool, start: Start) -> None:
+    """Nobody counts."""
+
+
+def _settle_nothing() -> int:
+    return 0
+
+
+@dataclass(slots=True)
+class Ports:
+    """``admit`` raises ``QuotaExceeded`` for a session that may not begin, and reserves what it may
+    come to. ``settle`` settles what has waited too long for the worker, in this thread; how many."""
+
+    admit: Callable[[AsyncConnectionPool, Start], Awaitable[None]] = _admit_all
+    settle: Callable[[], int] = _settle_nothing
+
+
+ports = Ports()
