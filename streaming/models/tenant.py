@@ -45,7 +45,10 @@ class ApiKey(models.Model):
         max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.SUSPEND
     )
     cost_centre = models.CharField(
-        max_length=64, blank=True, help_text="Statements and exports list usage by it."
+        max_length=64,
+        blank=True,
+        db_default="",
+        help_text="Statements and exports list usage by it.",
     )
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(null=True, blank=True)
