@@ -66,7 +66,7 @@ async def test_a_reader_that_returns_with_less_is_believed(house: House, door: D
     """By the protocol: what its former connection's socket took is denied before it is sent anew."""
     story = await door.create(house.url, question("returns", 400))
     await door.read(house.url, story, leave_at=60)
-    await until(lambda: delivered_of(house, story) >= 60)
+    await until(lambda: delivered_of(house, story) >= 30)
     returned = Story(story.messages, story.session_id, cursor=15)
     await door.read(house.url, returned, leave_when=lambda: True)
     [(cursor,)] = house.stack.sql(
