@@ -129,14 +129,15 @@ def append_many(drafts: Sequence[Draft]) -> list[AuditEntry]:
         link = Link(
             seq, at, one.action, one.actor, one.subject, one.tenant_id, one.session_id, one.data
         )
+        hashed = link.hash(previous)
         entries.append(
             AuditEntry(
                 seq=seq, at=at, action=one.action, actor=one.actor, subject=one.subject,
                 tenant_id=one.tenant_id, session_id=one.session_id, data=one.data,
-                previous=previous, hash=link.hash(previous),
+                previous=previous, hash=hashed,
             )
         )  # fmt: skip
-        previous = entries[-1].hash
+        previous = hashed
     columns = [
         [getattr(entry, field.attname) for entry in entries]
         for field in AuditEntry._meta.concrete_fields

@@ -186,7 +186,9 @@ def _compare_row(
     elif row is None:
         verdict.add(table, key, f"is missing: entry {link.seq} of the log tells of it")
     elif row_hash(row) != said:
-        verdict.add(table, key, f"was changed: it does not fit its hash in entry {link.seq} of the log")
+        verdict.add(
+            table, key, f"was changed: it does not fit its hash in entry {link.seq} of the log"
+        )
     verdict.witnessed += 1
 
 
@@ -218,7 +220,9 @@ def _check_end(walk: Walk, by_seq: dict[int, list[Head]], verdict: Verdict) -> N
     for seq in sorted(by_seq):
         if seq > walk.seq and by_seq[seq]:
             gone = _span(walk.seq + 1, seq)
-            verdict.add(_LOG, gone, f"missing: entry {seq} was published, the log ends at {walk.seq}")
+            verdict.add(
+                _LOG, gone, f"missing: entry {seq} was published, the log ends at {walk.seq}"
+            )
 
 
 def _span(first: int, last: int) -> str:
