@@ -28,7 +28,8 @@ class UsageRecord(models.Model):
         default=0, help_text="Interruptions of attempts up to this number are in the audit log."
     )
     events_told = models.BigIntegerField(
-        default=0, help_text="Those of the session up to this event (SessionEvent.id) are there too."
+        default=0,
+        help_text="Those of the session up to this event (SessionEvent.id) are there too.",
     )
     state = models.CharField(max_length=12, blank=True)
     evidence = models.CharField(max_length=8, default="none")

@@ -78,10 +78,11 @@ def bring_up_to_date(session_id: UUID, announced: Announced) -> list[Settlement]
         usage_events.announce(settlement, usage)
     if settlements and plan is None:
         _complain(usage)
+    links: list[audit.Draft] = []
     for settlement, charge in zip(settlements, charges, strict=True):
-        _post(settlement, charge, correction)
-    for interruption in told:
-        _tell(usage, interruption)
+        _post(settlement, charge, correction, links)
+    links += [_told(usage, interruption) for interruption in told]
+    audit.append_many(links)
     return settlements
 
 
@@ -90,9 +91,7 @@ def policy_of(plan: PricePlan | None) -> Policy:
     return Policy.DELIVERED if plan is None else Policy(plan.policy)
 
 
-def lines_due(
-    former: Sequence[Settlement], figures: Figures, plan: PricePlan | None
-) -> list[Line]:
+def lines_due(former: Sequence[Settlement], figures: Figures, plan: PricePlan | None) -> list[Line]:
     """The lines that are missing after the ``former`` ones; nothing is written."""
     target = billable(policy_of(plan), figures.progress)
     return settle(_as_lines(former), target, figures.prompt, figures.cached)
@@ -256,8 +255,13 @@ def _sum_up(usage: UsageRecord, figures: Figures, settlements: Sequence[Settleme
     usage.save()
 
 
-def _post(settlement: Settlement, charge: LedgerEntry | None, correction: bool) -> None:
-    """The line in the ledger, and what the audit log has to know of the settlement."""
+def _post(
+    settlement: Settlement,
+    charge: LedgerEntry | None,
+    correction: bool,
+    links: list[audit.Draft],
+) -> None:
+    """The line in the ledger; what the audit log has to know of both is added to ``links``."""
     is_credit = charge is not None
     ledger.post(
         kind=LedgerEntry.Kind.CREDIT if is_credit else LedgerEntry.Kind.CHARGE,
@@ -272,35 +276,38 @@ def _post(settlement: Settlement, charge: LedgerEntry | None, correction: bool) 
         cost_centre=settlement.cost_centre,
         reason=NOT_DELIVERED if is_credit else "",
         correction=correction or (charge is not None and charge.period.closed_at is not None),
+        links=links,
     )
-    audit.append(
-        "settlement",
-        actor=audit.SYSTEM,
-        subject=f"settlement:{settlement.usage_id}:{settlement.n}",
-        tenant_id=settlement.tenant_id,
-        session_id=settlement.usage_id,
-        data={
-            "n": settlement.n,
-            "kind": str(settlement.kind),
-            "state": settlement.state,
-            "from": settlement.from_tokens,
-            "to": settlement.to_tokens,
-            "prompt": settlement.prompt_tokens,
-            "cached": settlement.cached_tokens,
-            "delivered": settlement.delivered_tokens,
-            "evidence": settlement.evidence,
-            "generated": settlement.generated_tokens,
-            "policy": str(settlement.policy),
-            "plan": settlement.plan_id,
-            "coefficient": settlement.coefficient,
-            "amount": settlement.amount,
-            "currency": settlement.currency,
-        },
+    links.append(
+        audit.draft_of(
+            "settlement",
+            settlement,
+            actor=audit.SYSTEM,
+            tenant_id=settlement.tenant_id,
+            session_id=settlement.usage_id,
+            data={
+                "n": settlement.n,
+                "kind": str(settlement.kind),
+                "state": settlement.state,
+                "from": settlement.from_tokens,
+                "to": settlement.to_tokens,
+                "prompt": settlement.prompt_tokens,
+                "cached": settlement.cached_tokens,
+                "delivered": settlement.delivered_tokens,
+                "evidence": settlement.evidence,
+                "generated": settlement.generated_tokens,
+                "policy": str(settlement.policy),
+                "plan": settlement.plan_id,
+                "coefficient": settlement.coefficient,
+                "amount": settlement.amount,
+                "currency": settlement.currency,
+            },
+        )
     )
 
 
-def _tell(usage: UsageRecord, interruption: Interruption) -> None:
-    audit.append(
+def _told(usage: UsageRecord, interruption: Interruption) -> audit.Draft:
+    return audit.draft(
         "session.interrupted",
         actor=audit.SYSTEM,
         subject=f"session:{usage.session_id}",
