@@ -29,3 +29,7 @@ class CreditRefused(BillingError):
 
 class PlansOverlap(BillingError):
     """Two price plans of one list in force at once."""
+
+
+class UnknownSession(BillingError):
+    """Something is to be settled that is not there."""
