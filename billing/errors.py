@@ -29,3 +29,7 @@ class CreditRefused(BillingError):
 
 class PlansOverlap(BillingError):
     """Two price plans of one list in force at once."""
+
+
+class PriceRefused(BillingError):
+    """A price that may not be: not a price, or one for a time that was settled by another."""
