@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
@@ -129,6 +130,8 @@ class ChatCompletionsConsumer(StreamConsumer):
                     raise error_from_openai(error)
                 body = whole_completion(completion, "".join(parts), piece)
                 await self.respond_json(200, body)
+                now = asyncio.get_running_loop().time()
+                attachment.reader.sent(piece.last_seq, now)
 
 
 class ModelsConsumer(StreamConsumer):

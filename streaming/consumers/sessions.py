@@ -19,7 +19,7 @@ from streaming.errors import AuthenticationFailed, GatewayError, InvalidRequest,
 from streaming.runtime.adoption import StoredSession, stored_session
 from streaming.runtime.gateway import Gateway, current
 from streaming.services import sessions
-from streaming.services.attach import attached, check_cursor, find
+from streaming.services.attach import attached, check_cursor, find, note_end, note_return
 from streaming.services.stream_tokens import mint_stream_token, opens
 
 
@@ -81,10 +81,14 @@ class SessionEventsConsumer(StreamConsumer):
         gateway = current()
         session_id = session_id_of(request)
         stored = await self._authorised(gateway, request, session_id)
-        cursor = cursor_of(request)
+        said = cursor_of(request)
+        cursor = said or 0
         if not check_cursor(stored, cursor):
+            await note_end(gateway, stored)
             await self.respond_empty(204)
             return
+        if said is not None:
+            await note_return(gateway, stored, cursor)
         wanted = wanted_interval(request)
         opening = {
             "session_id": str(session_id),
@@ -151,9 +155,11 @@ class AckConsumer(StreamConsumer):
         await self.respond_json(200, {"delivered_seq": delivered})
 
 
-def cursor_of(request: Request) -> int:
-    """The last seq that the reader has; 0 for none. Raises ``InvalidRequest``."""
-    text = request.header("last-event-id") or request.query.get("last_id") or "0"
+def cursor_of(request: Request) -> int | None:
+    """The last seq that the reader has; None: it does not say. Raises ``InvalidRequest``."""
+    text = request.header("last-event-id") or request.query.get("last_id")
+    if not text:
+        return None
     if not text.isdecimal() or len(text) > 18:
         raise InvalidRequest("The cursor must be the id of an event.", param="last_id")
     return int(text)

@@ -39,10 +39,16 @@ from streaming.metrics import connection_ended
 from streaming.metrics.catalogue import WEBSOCKETS
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
-from streaming.runtime.reader import Evidence
 from streaming.runtime.token_log import LogSlice
 from streaming.services import sessions
-from streaming.services.attach import Attachment, attached, check_cursor, find
+from streaming.services.attach import (
+    Attachment,
+    attached,
+    check_cursor,
+    find,
+    note_end,
+    note_return,
+)
 from streaming.services.auth import authenticate
 
 logger = logging.getLogger(__name__)
@@ -151,8 +157,10 @@ class ChatSocket(AsyncWebsocketConsumer):
         if session_id in self._following:
             raise InvalidRequest("This socket follows the session already.", param="session")
         if not check_cursor(stored, cursor):
+            await note_end(self._gateway, stored)
             await self._send({"type": "complete", "session": str(session_id), "seq": cursor})
             return
+        await note_return(self._gateway, stored, cursor)
         self._follow(session_id, stored.reference, cursor, message.get("ref"), stored.epoch)
 
     async def _ack(self, message: Message) -> None:
@@ -165,7 +173,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             reader.acked(seq)
             live = self._gateway.sessions.get(session_id)
             if live is not None:
-                live.note_delivered(reader.delivered_seq, Evidence.ACK)
+                live.note_delivered(reader.marks)
             return
         await sessions.acknowledge(self._gateway, self._own(message), session_id, seq)
 

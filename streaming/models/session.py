@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models.functions import Greatest, Least
 from django.utils import timezone
 
+from streaming.core.delivery import Marks
 from streaming.core.ids import uuid7
 from streaming.core.state import SessionState
 
@@ -40,7 +42,6 @@ class StreamSession(models.Model):
     cause = models.CharField(max_length=24, blank=True)
     evidence = models.JSONField(default=dict, blank=True)
     on_disconnect = models.CharField(max_length=8, default="suspend")
-    evidence_of_delivery = models.CharField(max_length=8, default="none")
     suspended_at = models.DateTimeField(null=True)
     resume_until = models.DateTimeField(null=True)
     purged_at = models.DateTimeField(null=True)
@@ -100,7 +101,11 @@ class SessionFence(models.Model):
     )
     epoch = models.BigIntegerField()
     durable_seq = models.BigIntegerField()
-    delivered_seq = models.BigIntegerField(default=0)
+    delivered_seq = models.GeneratedField(
+        expression=Least("sent_seq", Greatest("taken_seq", "cursor_seq", "acked_seq")),
+        output_field=models.BigIntegerField(),
+        db_persist=True,
+    )
     sent_seq = models.BigIntegerField(
         default=0, db_default=0, help_text="The last token in an event that was written whole."
     )
@@ -120,6 +125,12 @@ class SessionFence(models.Model):
 
     class Meta:
         db_table = "session_fence"
+
+    @property
+    def evidence(self) -> str:
+        """The strongest kind of evidence for all of what counts as delivered."""
+        marks = Marks(self.sent_seq, self.taken_seq, self.cursor_seq, self.acked_seq)
+        return marks.evidence.name.lower()
 
     def __str__(self) -> str:
         return f"epoch {self.epoch}, durable to {self.durable_seq}"

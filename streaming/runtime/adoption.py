@@ -18,6 +18,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.core.chat import parse_chat_request
+from streaming.core.delivery import Marks
 from streaming.core.state import SessionState
 from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
@@ -30,7 +31,7 @@ SELECT s.id, s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_di
     s.request, s.prompt_token_ids, s.prompt_tokens, s.state, s.finish_reason, s.error_code, s.cause,
     s.owner_id, s.protocol, s.created_at, s.ended_at, s.resume_until, s.purged_at,
     s.completion_tokens, s.failovers, s.discarded_tokens, f.epoch, f.durable_seq, f.delivered_seq,
-    f.stop_requested, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
+    f.sent_seq, f.taken_seq, f.cursor_seq, f.acked_seq, s.cached_prompt_tokens, f.stop_requested, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
 FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 JOIN streaming_tenant t ON t.id = s.tenant_id
@@ -71,10 +72,20 @@ class StoredSession:
     epoch: int
     durable_seq: int
     delivered_seq: int
+    sent_seq: int
+    taken_seq: int
+    cursor_seq: int
+    acked_seq: int
+    cached_prompt_tokens: int | None
     stop_requested: bool
     window_is_over: bool
     """Suspended, and nobody has come back in time."""
     owner_is_dead: bool
+
+    @property
+    def marks(self) -> Marks:
+        """How far its readers have come, as far as is stored."""
+        return Marks(self.sent_seq, self.taken_seq, self.cursor_seq, self.acked_seq)
 
     @property
     def ended(self) -> bool:
@@ -204,9 +215,7 @@ def restore(
     with it ends the session too: nobody may go on from tokens that are not the reader's.
     """
     log = SessionLog(stored.id, epoch, notify)
-    log.continue_from(
-        stored_log.token_ids, stored_log.digest, stored.delivered_seq, stored_log.ends_surely
-    )
+    log.continue_from(stored_log.token_ids, stored_log.digest, stored.marks, stored_log.ends_surely)
     if not stored_log.is_intact:
         end = _broken("log_corrupt", "The stored answer does not match its digest.")
     try:
@@ -234,6 +243,7 @@ def restore(
         state=stored.state if end is not None else SessionState.RECOVERING,
         finish_reason=stored.finish_reason,
         prompt_tokens=stored.prompt_tokens,
+        cached_prompt_tokens=stored.cached_prompt_tokens,
         end_request=end,
     )
     prompt = (

@@ -98,6 +98,10 @@ class AttemptRun:
     _first_seq: int = 0
     _last_seq: int = 0
     """Of its own tokens: others append to the same log. 0: it has none."""
+    _generated: int = 0
+    """Tokens read from the engine."""
+    _appended: int = 0
+    """Of them, those in the log."""
     _boundary: CleanBoundary = field(default_factory=CleanBoundary)
     _stops: StopMatcher = field(default_factory=lambda: StopMatcher(()))
     _suppressor: Suppressor | None = None
@@ -232,6 +236,7 @@ class AttemptRun:
         log = self.session.log
         boundary = self._boundary
         for chunk in chunks:
+            self._generated += len(chunk.token_ids)
             if log.lost is not None:
                 raise log.lost
             tokens = boundary.feed(chunk)
@@ -276,6 +281,7 @@ class AttemptRun:
             self._note_first_token()
         ends_surely = len(chunk.token_ids) == 1
         self.session.log.append(tokens, self.number, ends_surely=ends_surely)
+        self._appended += len(tokens)
         self._last_seq = self.session.log.last_seq
 
     def _note_first_token(self) -> None:
@@ -372,16 +378,18 @@ class AttemptRun:
     def _ended(self, reason: str, detail: str) -> None:
         """Write down how it went. Tokens without text yet, or held back, are discarded."""
         log, loop = self.session.log, asyncio.get_running_loop()
-        held = self._boundary.waiting + self._stops.held_tokens if reason != "finished" else 0
         repeated = self._suppressor.repeated_tokens if self._suppressor is not None else 0
-        self.discarded = held + repeated
+        # Without text yet, held back, behind a stop string, or of an attempt that was overtaken.
+        discarded = self._generated - self._appended - repeated
+        self.discarded = discarded + repeated
+        usage = self.generation.usage
         noticed_after = None
         if reason not in ("finished", "cancelled", "migrated"):
             noticed_after = loop.time() - self.last_data
         metrics.attempt_ended(
             self.node.name,
             reason,
-            discarded=held,
+            discarded=discarded,
             repeated=repeated,
             detection_seconds=None if reason in ("overtaken", "rejected") else noticed_after,
         )
@@ -403,8 +411,12 @@ class AttemptRun:
                     else None,
                     "detection_ms": None if noticed_after is None else noticed_after * 1000,
                     "recovery_ms": self._recovery_ms,
-                    "cached_prompt_tokens": self.generation.usage.cached_prompt_tokens,
-                    "discarded_tokens": self.discarded,
+                    "cached_prompt_tokens": usage.cached_prompt_tokens,
+                    "generated_tokens": self._generated,
+                    "discarded_tokens": discarded,
+                    "repeated_tokens": repeated,
+                    "engine_prompt_tokens": usage.prompt_tokens,
+                    "engine_completion_tokens": usage.completion_tokens,
                     "reclaim": "" if self.engine_finished else "pending",
                 },
             )

@@ -13,7 +13,6 @@ from streaming.core.state import SessionState
 from streaming.errors import GatewayError
 from streaming.runtime.journal import record_event
 from streaming.runtime.live import LiveSession, SessionEnd
-from streaming.runtime.reader import Evidence
 from streaming.runtime.records import Record, RecordKind, now, session_changed
 
 logger = logging.getLogger(__name__)
@@ -90,17 +89,15 @@ def _suspend(session: LiveSession, end: SessionEnd, tally: Tally) -> None:
 
 
 def _what_is_common(session: LiveSession, end: SessionEnd, tally: Tally) -> dict[str, Any]:
-    # Where no evidence of delivery is known here, what is stored from before a takeover stands.
-    evidence = session.evidence
     return {
         "state": session.state.value,
         "cause": end.cause,
         "evidence": end.evidence,
         "completion_tokens": session.log.last_seq,
         "prompt_tokens": session.prompt_tokens,
+        "cached_prompt_tokens": session.cached_prompt_tokens,
         "discarded_tokens": tally.discarded,
         "failovers": tally.failovers,
-        "evidence_of_delivery": None if evidence is Evidence.NONE else evidence.name.lower(),
     }
 
 

@@ -16,6 +16,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.conf import conf
+from streaming.core.delivery import Marks
 from streaming.core.state import SessionState
 from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.reader import Reader
@@ -39,12 +40,17 @@ WHERE s.id = ANY(%s)
 # It takes many rows that flushes take too, in another order: it must never wait for one.
 _LEASE = """
 WITH free AS (
-    SELECT f.session_id, b.delivered, f.delivered_seq AS former FROM session_fence f
-    JOIN unnest(%s::uuid[], %s::int8[]) AS b(session_id, delivered) USING (session_id)
+    SELECT f.session_id, b.sent, b.taken, b.cursor, b.acked, f.delivered_seq AS former
+    FROM session_fence f
+    JOIN unnest(%s::uuid[], %s::int8[], %s::int8[], %s::int8[], %s::int8[])
+        AS b(session_id, sent, taken, cursor, acked) USING (session_id)
     FOR NO KEY UPDATE OF f SKIP LOCKED
 )
 UPDATE session_fence f SET readers_until = now() + interval '3 seconds',
-    delivered_seq = greatest(f.delivered_seq, least(free.delivered, f.durable_seq))
+    sent_seq = greatest(f.sent_seq, least(free.sent, f.durable_seq)),
+    taken_seq = greatest(f.taken_seq, least(free.taken, f.durable_seq)),
+    cursor_seq = greatest(f.cursor_seq, least(free.cursor, f.durable_seq)),
+    acked_seq = greatest(f.acked_seq, least(free.acked, f.durable_seq))
 FROM free WHERE f.session_id = free.session_id
 RETURNING f.session_id, free.former, f.delivered_seq
 """
@@ -84,11 +90,23 @@ class RemoteLog:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def look(self) -> dict[Reader, Marks]:
+        """How far its readers here have come."""
+        return {reader: reader.look().copy() for reader in self.readers}
+
     def learned(self, durable_seq: int) -> None:
         """The log is durable up to here."""
         if durable_seq > self.durable_seq:
             self.durable_seq = durable_seq
             self.wake()
+
+
+def _news(seen: dict[Reader, Marks]) -> Marks:
+    """What of it is not stored yet, over all readers of a session."""
+    news = Marks()
+    for reader, marks in seen.items():
+        news.learn(marks.since(reader.stored))
+    return news
 
 
 class Follower:
@@ -211,13 +229,23 @@ class Follower:
         ]
         if not due:
             return
-        delivered = [max(reader.look() for reader in log.readers) for log in due]
+        seen = [log.look() for log in due]
+        news = [_news(marks) for marks in seen]
+        arguments = (
+            [log.session_id for log in due],
+            [marks.sent for marks in news],
+            [marks.taken for marks in news],
+            [marks.cursor for marks in news],
+            [marks.acked for marks in news],
+        )
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(_LEASE, ([log.session_id for log in due], delivered))
+            cursor = await connection.execute(_LEASE, arguments)
             leased = {row[0]: row[1:] for row in await cursor.fetchall()}
-        for log in due:
+        for log, marks in zip(due, seen, strict=True):
             if log.session_id in leased:
                 log.leased_at = now
+                for reader, stored in marks.items():
+                    reader.stored = stored
                 self._delivered(log.session_id, *leased[log.session_id])
             if log.owner_id is not None and log.owner_id != self._instance_id:
                 await self._watch(log.session_id, log.owner_id)

@@ -9,11 +9,13 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming import metrics
 from streaming.conf import conf
+from streaming.core.delivery import Marks
 from streaming.core.nodes import parse_engine_nodes
 from streaming.core.state import SessionState
 from streaming.engines.http import EngineClient, engine_client
@@ -24,7 +26,8 @@ from streaming.fleet.environment import sync_environment_nodes
 from streaming.fleet.nodes import Fleet
 from streaming.fleet.suspicion import Suspicion
 from streaming.fleet.watch import NEWS, FleetWatch
-from streaming.runtime import adoption, instance
+from streaming.ports import ports
+from streaming.runtime import adoption, delivery, instance
 from streaming.runtime.bus import Bus
 from streaming.runtime.follower import Follower
 from streaming.runtime.journal import Journal
@@ -33,7 +36,6 @@ from streaming.runtime.log_reader import read_logs
 from streaming.runtime.measuring import Measuring
 from streaming.runtime.moves import Moves
 from streaming.runtime.presence import Presence
-from streaming.runtime.reader import Evidence
 from streaming.runtime.reclaim import Reclaimer
 from streaming.runtime.runner import Resumption, StreamRunner
 from streaming.runtime.shared import Shared
@@ -48,18 +50,10 @@ LOOK_AGAIN_SECONDS = 5.0
 WATCH_SECONDS = 3.0
 SUSPEND_SECONDS = 5.0
 
-STORE_DELIVERED = """
-WITH moved AS (
-    UPDATE session_fence f SET delivered_seq = least(b.seq, f.durable_seq)
-    FROM (SELECT %s::uuid AS session_id, %s::int8 AS seq) b, session_fence former
-    WHERE f.session_id = b.session_id AND former.session_id = b.session_id
-        AND f.delivered_seq <= %s
-    RETURNING f.session_id, former.delivered_seq AS former, f.delivered_seq AS seq
-)
-UPDATE streaming_streamsession s SET evidence_of_delivery = %s
-FROM moved WHERE s.id = moved.session_id AND (seq > former OR evidence_of_delivery = ANY(%s))
-RETURNING CASE WHEN ended_at IS NULL THEN former ELSE least(former, completion_tokens) END,
-    CASE WHEN ended_at IS NULL THEN seq ELSE least(seq, completion_tokens) END
+SETTLE_SECONDS = 4.0
+UNSETTLED = """
+SELECT 1 FROM streaming_outboxmessage WHERE handled_at IS NULL
+AND created_at < now() - make_interval(secs => %s) LIMIT 1
 """
 
 
@@ -197,18 +191,27 @@ class Gateway:
             self.run(*restored)
             logger.info("session taken over: %s", reason, extra={"session": str(stored.id)})
 
-    async def store_delivered(self, session_id: UUID, seq: int, evidence: Evidence) -> None:
-        """Move the delivered mark up to ``seq``; it never goes back, and never beyond the log."""
-        weaker = [kind.name.lower() for kind in Evidence if kind < evidence]
+    async def store_delivered(
+        self, session_id: UUID, marks: Marks, denied: int | None = None
+    ) -> int | None:
+        """Store how far a reader has come; up to where the session then counts as delivered.
+
+        ``denied``: it has come back with this cursor, and has no more. None: it was not stored.
+        """
         try:
             async with self.pool.connection() as connection:
-                cursor = await connection.execute(
-                    STORE_DELIVERED, (session_id, seq, seq, evidence.name.lower(), weaker)
-                )
-                for former, now_at in await cursor.fetchall():
-                    self.measuring.delivery_stored(session_id, former, now_at)
+                moved = await delivery.store(connection, session_id, marks, denied)
         except (psycopg.Error, PoolTimeout) as exc:
             logger.warning("a delivered mark was not stored: %s", exc)
+            return None
+        if moved is None:
+            return None
+        # The terminal record has a seq too, and is no token.
+        most = moved.delivered if moved.tokens is None else moved.tokens
+        self.measuring.delivery_stored(
+            session_id, min(moved.former, most), min(moved.delivered, most)
+        )
+        return moved.delivered
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Run a coroutine in the background; it must deal with its own errors."""
@@ -346,10 +349,21 @@ class Gateway:
             try:
                 await self.sweepers.check()
                 unserved = await self._look_for_orphans(unserved)
+                await self._settle_what_waits()
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("orphans cannot be looked for: %s", exc)
             except Exception:  # one bad session must not end the search for all others
                 logger.exception("an orphan could not be taken over")
+
+    async def _settle_what_waits(self) -> None:
+        """A session is settled by the worker within seconds; where it isn't, by us."""
+        async with self._upkeep.connection() as connection:
+            cursor = await connection.execute(UNSETTLED, (SETTLE_SECONDS,))
+            if await cursor.fetchone() is None:
+                return
+        # In a thread of its own: it must not wait for requests of the admin, nor they for it.
+        settled = await sync_to_async(ports.settle, thread_sensitive=False)()
+        logger.info("the worker is slow: %d sessions settled here", settled)
 
     async def _look_for_orphans(self, unserved: set[UUID]) -> set[UUID]:
         """End, suspend or go on with what nobody works on.

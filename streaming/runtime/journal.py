@@ -35,12 +35,15 @@ FLUSH = """
 WITH batch AS (
     SELECT * FROM unnest(
         %b::uuid[], %b::int8[], %b::int8[], %b::int8[], %b::int8[],
-        %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int8[], %b::int8[]
+        %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int8[],
+        %b::int8[], %b::int8[], %b::int8[], %b::int8[]
     ) AS b(session_id, epoch, attempt, first_seq, last_seq,
-           token_ids, text, text_ends, digest, terminal, ends_surely, delivered)
+           token_ids, text, text_ends, digest, terminal, ends_surely, sent, taken, cursor, acked)
 ), fenced AS (
     UPDATE session_fence f
-    SET durable_seq = b.last_seq, delivered_seq = greatest(f.delivered_seq, b.delivered)
+    SET durable_seq = b.last_seq,
+        sent_seq = greatest(f.sent_seq, b.sent), taken_seq = greatest(f.taken_seq, b.taken),
+        cursor_seq = greatest(f.cursor_seq, b.cursor), acked_seq = greatest(f.acked_seq, b.acked)
     FROM batch b
     WHERE f.session_id = b.session_id AND f.epoch = b.epoch AND f.durable_seq = b.first_seq - 1
     RETURNING f.session_id, f.stop_requested
@@ -341,7 +344,10 @@ class Journal:
                 bytea_array([batch.digest for batch in batches]),
                 bytea_array([terminal_bytes(batch.segment.terminal) for batch in batches]),
                 int8_array([batch.ends_surely for batch in batches]),
-                int8_array([batch.log.delivered_seq for batch in batches]),
+                int8_array([batch.marks.sent for batch in batches]),
+                int8_array([batch.marks.taken for batch in batches]),
+                int8_array([batch.marks.cursor for batch in batches]),
+                int8_array([batch.marks.acked for batch in batches]),
             ),
             binary=True,
         )

@@ -10,8 +10,9 @@ from uuid import UUID
 
 from streaming.conf import conf
 from streaming.core.chat import ChatRequest
+from streaming.core.delivery import Marks
 from streaming.core.state import SessionState, check_move
-from streaming.runtime.reader import Evidence, Reader
+from streaming.runtime.reader import Reader
 from streaming.runtime.token_log import SessionLog
 
 
@@ -61,7 +62,6 @@ class LiveSession:
     """Whether anybody has read it yet, since it was created, taken over or had to move."""
     lonely_since: float | None = None
     """Loop time since which nobody was seen reading it; a visit between two looks clears it too."""
-    evidence: Evidence = Evidence.NONE
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     """Whether its runner has taken its first step."""
@@ -106,11 +106,18 @@ class LiveSession:
         """A reader was sent to another connection: it has not left, and gets its time to come."""
         self.was_read = False
 
-    def note_delivered(self, seq: int, evidence: Evidence) -> None:
-        """There is evidence that tokens up to ``seq`` have reached a reader."""
-        if (seq, evidence) > (self.log.delivered_seq, self.evidence):
-            self.log.delivered_seq = seq
-            self.evidence = evidence
+    def note_delivered(self, marks: Marks) -> None:
+        """How far a reader has come; stored with the next flush."""
+        self.log.marks.learn(marks)
+
+    def deny_delivery(self, cursor: int) -> None:
+        """A reader has come back with no more than ``cursor``: see ``Marks.deny``.
+
+        Connections that it has left behind may still be open here, and know no better.
+        """
+        self.log.marks.deny(cursor)
+        for reader in self.readers:
+            reader.marks.deny(cursor)
 
     def ask_to_end(self, end: SessionEnd) -> None:
         """Have the runner end the session; the first request counts. Does nothing after the end."""

@@ -117,13 +117,13 @@ class Measuring:
 
     def opened(self, session: LiveSession) -> None:
         """This process owns it from now on."""
-        self.count.opened(session.id, session.log.last_seq, session.log.delivered_seq)
+        self.count.opened(session.id, session.log.last_seq, session.log.marks.delivered)
 
     def look_at(self, session: LiveSession) -> None:
         """Count the tokens that it has now."""
         log = session.log
         # The terminal record has a seq, and is no token.
-        self.count.looked(session.id, log.last_seq - log.closed, log.delivered_seq)
+        self.count.looked(session.id, log.last_seq - log.closed, log.marks.delivered)
 
     def delivery_stored(self, session_id: UUID, former: int, seq: int) -> None:
         """The stored mark of a session's delivery has moved from ``former`` to ``seq`` tokens."""

@@ -85,7 +85,7 @@ class Presence:
         """Whether nobody here has read the session for its whole grace period."""
         present = False
         for reader in session.readers:
-            session.note_delivered(reader.look(), reader.evidence)
+            session.note_delivered(reader.look())
             stuck = reader.is_stuck(session.log.durable_seq, now, session.grace)
             present = present or not stuck
         if present:

@@ -58,14 +58,14 @@ STATEMENTS: dict[RecordKind, str] = {
             id uuid, reference text, tenant_id bigint, api_key_id bigint, end_user text,
             request_id text, protocol text, model text, model_requested text, request text,
             seed bigint, state text, owner_id bigint, created_at timestamptz, epoch bigint, on_disconnect text)),
-        fence AS (INSERT INTO session_fence (session_id, epoch, durable_seq, delivered_seq, stop_requested)
-            SELECT id, epoch, 0, 0, false FROM r)
+        fence AS (INSERT INTO session_fence (session_id, epoch, durable_seq, stop_requested)
+            SELECT id, epoch, 0, false FROM r)
         INSERT INTO streaming_streamsession (id, reference, tenant_id, api_key_id, end_user,
             request_id, protocol, model, model_requested, request, seed, state, owner_id, created_at,
-            on_disconnect, evidence_of_delivery, finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
+            on_disconnect, finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
         SELECT id, reference, tenant_id, api_key_id, end_user, request_id, protocol, model,
             model_requested, decode(request, 'base64'), seed, state, owner_id, created_at,
-            on_disconnect, 'none', '', '', '', '{}', 0, 0, 0 FROM r""",
+            on_disconnect, '', '', '', '{}', 0, 0, 0 FROM r""",
     RecordKind.SESSION_CHANGED: """
         UPDATE streaming_streamsession s SET
             state = coalesce(r.state, s.state),
@@ -80,14 +80,14 @@ STATEMENTS: dict[RecordKind, str] = {
             failovers = coalesce(r.failovers, s.failovers),
             suspended_at = coalesce(r.suspended_at, s.suspended_at),
             resume_until = coalesce(r.resume_until, s.resume_until),
-            evidence_of_delivery = coalesce(r.evidence_of_delivery, s.evidence_of_delivery),
+            cached_prompt_tokens = coalesce(r.cached_prompt_tokens, s.cached_prompt_tokens),
             first_token_at = coalesce(r.first_token_at, s.first_token_at),
             ended_at = coalesce(r.ended_at, s.ended_at)
         FROM jsonb_to_recordset(%s::jsonb) AS r(
             id uuid, state text, prompt_token_ids text, prompt_tokens int, finish_reason text,
             error_code text, cause text, evidence jsonb, completion_tokens int,
             discarded_tokens int, failovers int, first_token_at timestamptz, ended_at timestamptz,
-            suspended_at timestamptz, resume_until timestamptz, evidence_of_delivery text)
+            suspended_at timestamptz, resume_until timestamptz, cached_prompt_tokens int)
         WHERE s.id = r.id""",
     RecordKind.ATTEMPT_STARTED: """
         INSERT INTO streaming_attempt (session_id, number, epoch, node_id, node_name,
@@ -104,12 +104,16 @@ STATEMENTS: dict[RecordKind, str] = {
             last_seq = r.last_seq, end_reason = r.end_reason, end_detail = r.end_detail,
             seam_grade = r.seam_grade, ttft_ms = r.ttft_ms, detection_ms = r.detection_ms,
             recovery_ms = r.recovery_ms, cached_prompt_tokens = r.cached_prompt_tokens,
-            discarded_tokens = r.discarded_tokens, reclaim = r.reclaim
+            discarded_tokens = r.discarded_tokens, reclaim = r.reclaim,
+            generated_tokens = r.generated_tokens, repeated_tokens = r.repeated_tokens,
+            engine_prompt_tokens = r.engine_prompt_tokens,
+            engine_completion_tokens = r.engine_completion_tokens
         FROM jsonb_to_recordset(%s::jsonb) AS r(
             session_id uuid, number smallint, first_token_at timestamptz, ended_at timestamptz,
             first_seq bigint, last_seq bigint, end_reason text, end_detail text, seam_grade text,
             ttft_ms float8, detection_ms float8, recovery_ms float8, cached_prompt_tokens int,
-            discarded_tokens int, reclaim text)
+            discarded_tokens int, reclaim text, generated_tokens int, repeated_tokens int,
+            engine_prompt_tokens int, engine_completion_tokens int)
         WHERE a.session_id = r.session_id AND a.number = r.number""",
     RecordKind.EVENT: """
         INSERT INTO streaming_sessionevent (session_id, at, kind, seq, data)

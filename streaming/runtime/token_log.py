@@ -18,6 +18,7 @@ import orjson
 
 from streaming.conf import conf
 from streaming.core.chunks import UNKNOWN_ID, Token
+from streaming.core.delivery import Marks
 from streaming.core.digest import RunningDigest
 from streaming.runtime.records import Record
 
@@ -84,6 +85,8 @@ class Batch:
     digest: bytes
     records: list[Record]
     ends_surely: bool = True
+    marks: Marks = field(default_factory=Marks)
+    """How far readers have come, where that has changed since the flush before."""
 
 
 @dataclass(slots=True)
@@ -130,8 +133,9 @@ class SessionLog:
         self.on_lost: Callable[[], object] | None = None
         """Called once when the log is lost: whoever produces for it has to stop."""
         self.stop_requested = False
-        self.delivered_seq = 0
-        """The greatest seq for which there is evidence of delivery; persisted with each flush."""
+        self.marks = Marks()
+        """How far its readers have come; what is new of it is stored with each flush."""
+        self._stored_marks = Marks()
         self._notify = notify
         self._runs: deque[_Run] = deque()
         self._records: list[Record] = []
@@ -155,14 +159,14 @@ class SessionLog:
         )
 
     def continue_from(
-        self, token_ids: array[int], digest: RunningDigest, delivered_seq: int, ends_surely: bool
+        self, token_ids: array[int], digest: RunningDigest, marks: Marks, ends_surely: bool
     ) -> None:
         """Stand where a log stands that was taken over: all of these tokens are durable."""
         self.ends_surely = ends_surely
         self.token_ids = token_ids
         self.ids_known = UNKNOWN_ID not in token_ids
         self.last_seq = self.durable_seq = self._taken_seq = len(token_ids)
-        self.delivered_seq = delivered_seq
+        self.marks, self._stored_marks = marks, marks.copy()
         self._digest = digest
 
     # The runner's side
@@ -258,6 +262,8 @@ class SessionLog:
         self._digest.update(token_ids, encoded)
         last = first + len(run.ids) - 1 + (run.terminal is not None)
         self._taken_seq = last
+        marks = self.marks.since(self._stored_marks)
+        self._stored_marks = self.marks.copy()
         return Batch(
             log=self,
             segment=Segment(first, last, text, ends, run.terminal),
@@ -267,6 +273,7 @@ class SessionLog:
             digest=self._digest.digest() if last >= first else b"",
             records=records,
             ends_surely=run.ends_surely,
+            marks=marks,
         )
 
     def committed(self, batch: Batch, stop_requested: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
+from streaming.core.delivery import Marks
 from streaming.core.state import SessionState
 from streaming.errors import (
     CursorBeyondLog,
@@ -21,7 +22,7 @@ from streaming.runtime.gateway import Gateway
 from streaming.runtime.journal import down_too_long
 from streaming.runtime.live import ControlEvent, LiveSession, Principal
 from streaming.runtime.log_reader import slice_from_database
-from streaming.runtime.reader import Evidence, Reader, Socket
+from streaming.runtime.reader import Reader, Socket
 from streaming.runtime.token_log import LogSlice, SessionLog
 
 LAST_LOOKS = (0.01, 0.1, 0.5, 1.0)
@@ -145,6 +146,26 @@ def check_cursor(stored: StoredSession, cursor: int) -> bool:
     return not (stored.ended and cursor == stored.durable_seq)
 
 
+async def note_return(gateway: Gateway, stored: StoredSession, cursor: int) -> None:
+    """A reader says by its cursor what it has, and so also what it has not.
+
+    Where more counted as delivered, and only sockets spoke for it, it counts no longer
+    (``Marks.deny``); it will be sent again. What the cursor proves is stored as the reader's.
+    """
+    live = gateway.sessions.get(stored.id)
+    if live is not None:
+        live.deny_delivery(cursor)
+    if cursor < stored.delivered_seq:
+        marks = Marks(sent=cursor, cursor=cursor)
+        await gateway.store_delivered(stored.id, marks, denied=cursor)
+
+
+async def note_end(gateway: Gateway, stored: StoredSession) -> None:
+    """A reader has come back with the cursor of the end: it has everything."""
+    end = stored.durable_seq
+    await gateway.store_delivered(stored.id, Marks(sent=end, cursor=end))
+
+
 @contextmanager
 def attached(
     gateway: Gateway, session_id: UUID, cursor: int, socket: Socket | None
@@ -166,12 +187,12 @@ def attached(
 async def _settle_delivery(gateway: Gateway, session_id: UUID, reader: Reader) -> None:
     """Store what the reader has provably received, once its last acknowledgements are in."""
     for pause in LAST_LOOKS:
-        if reader.look() >= reader.cursor:
+        if reader.look().delivered >= reader.cursor:
             break
         await asyncio.sleep(pause)
     reader.look()
     live = gateway.sessions.get(session_id)
     if live is not None:
-        live.note_delivered(reader.delivered_seq, reader.evidence)
-    if reader.evidence is not Evidence.NONE:
-        await gateway.store_delivered(session_id, reader.delivered_seq, reader.evidence)
+        live.note_delivered(reader.marks)
+    if reader.marks.sent:
+        await gateway.store_delivered(session_id, reader.marks.since(reader.stored))

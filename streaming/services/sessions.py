@@ -10,6 +10,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from streaming.conf import conf
 from streaming.core.chat import ChatRequest
+from streaming.core.delivery import Marks
 from streaming.core.ids import new_seed, reference_code, uuid7
 from streaming.core.state import SessionState
 from streaming.errors import CursorBeyondLog, InvalidRequest, ModelNotFound, NoHealthyNode
@@ -18,7 +19,6 @@ from streaming.runtime.adoption import StoredSession
 from streaming.runtime.gateway import Gateway
 from streaming.runtime.journal import record_event
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
-from streaming.runtime.reader import Evidence
 from streaming.runtime.records import Record, RecordKind, now, packed
 from streaming.runtime.token_log import SessionLog
 from streaming.services.attach import find
@@ -170,16 +170,20 @@ async def stop_session(gateway: Gateway, principal: Principal, session_id: UUID)
 async def acknowledge(gateway: Gateway, principal: Principal, session_id: UUID, seq: int) -> int:
     """The client says that it has everything up to ``seq``; the delivered mark as it now stands.
 
+    What it cannot have been sent yet, as far as is known here, counts once it has been.
     Raises ``NotFound``, and ``CursorBeyondLog`` for what cannot have been sent.
     """
     stored = await find(gateway, principal, session_id)
     if seq > stored.durable_seq:
         raise CursorBeyondLog(f"The log of this session ends at {stored.durable_seq}.")
+    marks = Marks(acked=seq)
     live = gateway.sessions.get(session_id)
     if live is not None:
-        live.note_delivered(seq, Evidence.ACK)
-    await gateway.store_delivered(session_id, seq, Evidence.ACK)
-    return max(seq, stored.delivered_seq)
+        for reader in live.readers:
+            marks.learn(reader.look())
+        live.note_delivered(marks)
+    delivered = await gateway.store_delivered(session_id, marks)
+    return stored.delivered_seq if delivered is None else delivered
 
 
 STOP_SECONDS = 5.0

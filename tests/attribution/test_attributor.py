@@ -61,9 +61,9 @@ class World:
             self.stack.sql(
                 "INSERT INTO streaming_streamsession (id, reference, tenant_id, end_user, request_id,"
                 " protocol, model, model_requested, request, state, finish_reason, error_code, cause,"
-                " evidence, on_disconnect, evidence_of_delivery, completion_tokens, discarded_tokens,"
+                " evidence, on_disconnect, completion_tokens, discarded_tokens,"
                 " failovers, created_at) SELECT %s, 'AAAAAAA', t.id, '', '', 'sse', 'm', 'm', '',"
-                " %s, '', '', '', '{}', 'suspend', 'none', 0, 0, 0, now() FROM streaming_tenant t",
+                " %s, '', '', '', '{}', 'suspend', 0, 0, 0, now() FROM streaming_tenant t",
                 id,
                 state,
             )

@@ -198,7 +198,8 @@ class Outcome:
 def outcome(stack: Stack, story: Story) -> Outcome:
     """Asserts that the stored log is contiguous, agrees with its digests and with the reader."""
     row = stack.sql(
-        "SELECT state, cause, evidence_of_delivery, delivered_seq, durable_seq, completion_tokens"
+        "SELECT state, cause, CASE WHEN delivered_seq = 0 THEN 'none' WHEN acked_seq >= delivered_seq THEN 'ack'"
+        " WHEN cursor_seq >= delivered_seq THEN 'cursor' ELSE 'socket' END, delivered_seq, durable_seq, completion_tokens"
         " FROM streaming_streamsession s JOIN session_fence f ON f.session_id = s.id WHERE s.id = %s",
         story.session_id,
     )[0]
