@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-NAME = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
+NAME = re.compile(r"[12]\d{3}-(0[1-9]|1[0-2])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ def bounds(name: str, time_zone: str) -> tuple[datetime, datetime]:
 
     Raises ``ValueError`` for a name that is no month.
     """
-    return _midnight(name, time_zone), _midnight(shifted(name, 1), time_zone)
+    following = shifted(name, 1)
+    return _midnight(name, time_zone), _midnight(following, time_zone)
 
 
 def month_at(at: datetime, time_zone: str, known: Mapping[str, Month]) -> Month:
@@ -79,9 +80,7 @@ def _midnight(name: str, time_zone: str) -> datetime:
     """The first instant whose local time is in the month."""
     zone = ZoneInfo(time_zone)
     local = datetime(int(name[:4]), int(name[5:]), 1)  # noqa: DTZ001  there
-    first, other = sorted(
-        local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1)
-    )
+    first, other = sorted(local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     # Where clocks are set back over midnight it comes twice, and the first counts. Where they are
     # set forward over it, it does not come: the month begins with the change of clocks.
     if first == other or _local(first, zone) == local:
