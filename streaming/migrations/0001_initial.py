@@ -342,6 +342,10 @@ class Migration(migrations.Migration):
             model_name='streamsession',
             index=models.Index(condition=models.Q(('ended_at__isnull', False), ('purged_at__isnull', True)), fields=['ended_at'], name='session_to_purge'),
         ),
+        migrations.AddIndex(
+            model_name='streamsession',
+            index=models.Index(fields=['tenant', 'ended_at'], name='session_ended_by_tenant'),
+        ),
         migrations.AddConstraint(
             model_name='modelalias',
             constraint=models.UniqueConstraint(fields=('tenant', 'alias'), name='alias_once_per_tenant', nulls_distinct=False),
