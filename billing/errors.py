@@ -29,3 +29,11 @@ class CreditRefused(BillingError):
 
 class PlansOverlap(BillingError):
     """Two price plans of one list in force at once."""
+
+
+class ExportRefused(BillingError):
+    """There is no such export: an unknown format, tenant or period."""
+
+
+class ExportFailed(BillingError):
+    """It could not be written, or did not come to what was booked. Nothing of it is left."""
