@@ -1,8 +1,9 @@
 """Every row lock of billing, and the order in which they are taken.
 
 1. the usage record of a session (whoever settles it), 2. the period (``FOR KEY SHARE`` by those who
-add lines, ``FOR UPDATE`` by who closes it), 3. the charge that a credit takes from, 4. the quota use
-of an account, 5. the audit head, last and shortest. All of them end with the transaction.
+add lines, ``FOR UPDATE`` by who closes it), 3. the charge that a credit takes from, 4. the account,
+5. its quota use, 6. a usage sink, 7. the audit head, last and shortest. All of them end with the
+transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from uuid import UUID
 from django.db import connection
 
 from billing.core.chain import GENESIS
-from billing.models import AuditHead, BillingPeriod, LedgerEntry, QuotaUse, UsageRecord
+from billing.models import (
+    AuditHead,
+    BillingAccount,
+    BillingPeriod,
+    LedgerEntry,
+    QuotaUse,
+    UsageRecord,
+    UsageSink,
+)
 
 LEDGER = 0x554E43  # keeps our advisory locks apart from others
 
@@ -46,9 +55,19 @@ def lock_charge(entry_id: UUID) -> LedgerEntry:
     return LedgerEntry.objects.get(pk=entry_id)
 
 
+def lock_account(tenant_id: int) -> BillingAccount:
+    """The account of a tenant, for us alone; others may go on adding rows that refer to it."""
+    return BillingAccount.objects.select_for_update(no_key=True).get(pk=tenant_id)
+
+
 def lock_quota(use_id: int) -> QuotaUse:
     """What an account has used in a period, for us alone."""
     return QuotaUse.objects.select_for_update().get(pk=use_id)
+
+
+def lock_sink(sink_id: int) -> UsageSink:
+    """A usage sink, for us alone; others may go on adding deliveries to it."""
+    return UsageSink.objects.select_for_update(no_key=True).get(pk=sink_id)
 
 
 def lock_audit_head() -> AuditHead:

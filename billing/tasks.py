@@ -1,1 +1,30 @@
 """Celery's way to the services of billing; the schedule is in ``gateway_project.celery``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import shared_task
+
+from billing.services import deliveries, quota
+from streaming.services.task_runs import recorded
+
+SOON = {"countdown": 1.0, "expires": 30.0}
+"""For what has more to do: meanwhile the worker does something else."""
+
+
+@shared_task(name="deliver_usage_events")
+@recorded("deliver_usage_events")
+def deliver_usage_events() -> dict[str, Any]:
+    """Tell collectors and webhooks what was used."""
+    result = deliveries.deliver_usage_events()
+    if result["more"]:
+        deliver_usage_events.apply_async(**SOON)
+    return result
+
+
+@shared_task(name="release_reservations")
+@recorded("release_reservations")
+def release_reservations() -> dict[str, Any]:
+    """Give back what sessions hold of a quota that never began."""
+    return quota.release_stale()

@@ -6,4 +6,8 @@ class GatewayProjectConfig(AppConfig):
     verbose_name = "Gateway"
 
     def ready(self) -> None:
+        from billing.services import admission
         from gateway_project import checks  # noqa: F401  (registers the system checks)
+        from streaming.ports import ports
+
+        ports.admit = admission.admit
