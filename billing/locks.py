@@ -3,8 +3,8 @@
 1. the usage record of a session (whoever settles it) or a request for a credit (whoever decides it) or
 a price list (whoever sets a price), 2. the account (whoever begins a month, or books by hand), 3. the
 period (``FOR KEY SHARE`` by those who add lines, ``FOR UPDATE`` by who closes it), 4. the charge that a
-credit takes from, 5. the quota use of an account, 6. the audit head, last and shortest. All of them end
-with the transaction.
+credit takes from, 5. the quota use of an account, 6. a usage sink, 7. the audit head, last and
+shortest. All of them end with the transaction.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from billing.models import (
     PriceList,
     QuotaUse,
     UsageRecord,
+    UsageSink,
 )
 
 LEDGER = 0x554E43  # keeps our advisory locks apart from others
@@ -76,6 +77,11 @@ def lock_charge(entry_id: UUID) -> LedgerEntry:
 def lock_quota(use_id: int) -> QuotaUse:
     """What an account has used in a period, for us alone."""
     return QuotaUse.objects.select_for_update().get(pk=use_id)
+
+
+def lock_sink(sink_id: int) -> UsageSink:
+    """A usage sink, for us alone; others may go on adding deliveries to it."""
+    return UsageSink.objects.select_for_update(no_key=True).get(pk=sink_id)
 
 
 def lock_audit_head() -> AuditHead:

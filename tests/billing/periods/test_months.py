@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from billing.core.months import Month, bounds, month_at, month_named, month_of, shifted
+import itertools
 
 ZONES = sorted(zoneinfo.available_timezones())
 AWKWARD = (
@@ -108,7 +109,7 @@ def test_months_of_changing_zones_leave_no_hole_and_do_not_overlap(steps):
         assert at in month
         assert known.setdefault(month.name, month) == month
         in_order = [known[name] for name in sorted(known)]
-        for one, other in zip(in_order, in_order[1:], strict=False):
+        for one, other in itertools.pairwise(in_order):
             assert one.starts_at < one.ends_at <= other.starts_at < other.ends_at
             if other.name == shifted(one.name, 1):
                 assert one.ends_at == other.starts_at

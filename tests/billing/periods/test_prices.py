@@ -19,6 +19,7 @@ from billing.services.prices import end_plan, plan_for, set_plan, withdraw_plan
 from tests.billing.periods.books import settle
 from tests.billing.rows import add_plan, add_tenant, ended_session
 from tests.tasks.rows import run_together
+import itertools
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -212,7 +213,7 @@ def test_set_at_once_by_many_the_prices_follow_each_other():
     done = run_together(attempt, 5)
     plans = list(PricePlan.objects.order_by("effective_from"))
     assert len(plans) == done.count("set") >= 1
-    for one, other in zip(plans, plans[1:], strict=False):
+    for one, other in itertools.pairwise(plans):
         assert one.effective_to == other.effective_from
     assert plans[-1].effective_to is None
 
@@ -237,7 +238,7 @@ def test_the_database_refuses_what_overlaps_also_at_once():
 
     assert any(run_together(insert, 5))
     plans = list(PricePlan.objects.order_by("effective_from"))
-    for one, after in zip(plans, plans[1:], strict=False):
+    for one, after in itertools.pairwise(plans):
         assert one.effective_to is not None
         assert one.effective_to <= after.effective_from
     PricePlan.objects.create(
