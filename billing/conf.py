@@ -26,6 +26,13 @@ class BillingConf:
     webhook_private_addresses: bool = setting(
         False, "Whether webhooks and collectors may be at private addresses, and without TLS."
     )
+    event_source: str = setting(
+        "/unbroken",
+        "The `source` of usage events; one for each deployment that shares a collector.",
+    )
+    quota_output_tokens: int = setting(
+        1024, "Tokens of an answer that a quota reserves where the client sets no max_tokens."
+    )
 
     @classmethod
     def from_env(cls, env: Any) -> BillingConf:

@@ -51,6 +51,12 @@ BEGIN
     IF tg_op = 'DELETE' THEN
         RETURN old;
     END IF;
+    IF (new.tenant_id, new.name, new.starts_at, new.ends_at, new.time_zone)
+        IS DISTINCT FROM (old.tenant_id, old.name, old.starts_at, old.ends_at, old.time_zone)
+    THEN
+        RAISE EXCEPTION '% of % is refused: a period stays where it is', tg_op, tg_table_name
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
     RETURN new;
 END $$
 """
