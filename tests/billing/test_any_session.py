@@ -16,9 +16,9 @@ from billing.core.policy import Policy, Progress, billable
 from billing.core.settlement import Line, standing
 from billing.models import LedgerEntry, Settlement, UsageRecord, Waste
 from billing.services import rebuild
-from billing.services.settlement import settle_due, settle_session
+from billing.services.settlement import settle_session
 from streaming.models import OutboxMessage, Tenant
-from tests.billing.rows import Story, add_plan, add_tenant
+from tests.billing.rows import Story, add_plan, add_tenant, settle_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -108,18 +108,18 @@ def test_the_figures_of_any_session_add_up(steps, end, after, policy, prompt, ca
     for step, settled in steps:
         take(story, step)
         if settled:
-            settle_due()
+            settle_all()
     story.end(end)
     for step, settled in after:
         if settled:
-            settle_due()
+            settle_all()
         take(story, step)
-    settle_due()
+    settle_all()
     check(story, policy, tenant)
     before = snapshot(story)
     for kind in ("session_ended", "session_suspended", "session_delivered", "session_ended"):
         story.announce(kind)
-    settle_due()
+    settle_all()
     assert settle_session(story.session.pk) == []
     assert snapshot(story) == before
 

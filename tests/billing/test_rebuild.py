@@ -12,9 +12,8 @@ from django.core.management.base import CommandError
 
 from billing.models import LedgerEntry, Settlement, UsageRecord, Waste
 from billing.services import verification
-from billing.services.settlement import settle_due
 from streaming.models import OutboxMessage, SessionFence, TokenCheckpoint
-from tests.billing.rows import Story, add_plan, add_tenant, ended_session
+from tests.billing.rows import Story, add_plan, add_tenant, ended_session, settle_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -60,7 +59,7 @@ def test_after_a_normal_run_there_is_no_difference():
     lived()
     abandoned = ended_session(6, delivered=2, state="abandoned", cause="client_gone")
     assert "3 of them" not in rebuild("--dry-run")
-    settle_due()
+    settle_all()
     abandoned.purge()
     Story().attempt()  # it lives
     said = rebuild("--dry-run")
@@ -94,7 +93,7 @@ def test_what_was_never_settled_is():
 def test_a_difference_becomes_one_more_settlement():
     add_plan()
     story = lived()
-    settle_due()
+    settle_all()
     (before,) = Settlement.objects.values()
     SessionFence.objects.update(acked_seq=6)
     forget()
@@ -110,7 +109,7 @@ def test_a_difference_becomes_one_more_settlement():
 
 def test_figures_of_a_record_are_put_right():
     lived()
-    settle_due()
+    settle_all()
     UsageRecord.objects.update(billed_tokens=3, generated_tokens=1, amount=7)
     Waste.objects.all().delete()
     said = refused("--dry-run")
@@ -124,7 +123,7 @@ def test_figures_of_a_record_are_put_right():
 
 def test_a_log_that_lacks_tokens_stays_different():
     lived()
-    settle_due()
+    settle_all()
     TokenCheckpoint.objects.filter(first_seq=1).delete()
     assert "tokens in the log 9, should be 5" in refused("--dry-run")
     assert "1 of them still differ" in refused()
