@@ -33,12 +33,12 @@ ONLY_ITS_END = """
 CREATE FUNCTION billing_only_its_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF tg_op = 'UPDATE' AND to_jsonb(new) - 'effective_to' = to_jsonb(old) - 'effective_to'
-        AND (old.effective_to IS NULL OR old.effective_to > now()
+        AND (old.effective_to IS NULL OR old.effective_to > clock_timestamp()
             OR old.effective_to IS NOT DISTINCT FROM new.effective_to)
     THEN
         RETURN new;
     END IF;
-    IF tg_op = 'DELETE' AND old.effective_from > now() THEN
+    IF tg_op = 'DELETE' AND old.effective_from > clock_timestamp() THEN
         RETURN old;
     END IF;
     RAISE EXCEPTION '% of % is refused: only its end may be set, before it comes', tg_op, tg_table_name
