@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -19,7 +20,6 @@ from billing.services.prices import end_plan, plan_for, set_plan, withdraw_plan
 from tests.billing.periods.books import settle
 from tests.billing.rows import add_plan, add_tenant, ended_session
 from tests.tasks.rows import run_together
-import itertools
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 HOUR = timedelta(hours=1)
