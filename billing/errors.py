@@ -33,3 +33,7 @@ class PlansOverlap(BillingError):
 
 class PriceRefused(BillingError):
     """A price that may not be: not a price, or one for a time that was settled by another."""
+
+
+class UnknownSession(BillingError):
+    """Something is to be settled that is not there."""

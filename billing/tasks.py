@@ -6,8 +6,15 @@ from typing import Any
 
 from celery import shared_task
 
-from billing.services import heads, verification
+from billing.services import heads, settlement, verification
 from streaming.services.task_runs import recorded
+
+
+@shared_task(name="settle_sessions")
+@recorded("settle_sessions")
+def settle_sessions() -> dict[str, Any]:
+    """Settle the sessions that wait for it, and bring into the audit log what waits to be in it."""
+    return settlement.settle_due()
 
 
 @shared_task(name="verify_audit_log")

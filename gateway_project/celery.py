@@ -15,6 +15,7 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 EVERY_SECONDS = {
+    "settle_sessions": 1.0,
     "reclaim_kv_cache": 2.0,
     "settle_abandoned_sessions": 5.0,
     "defragment_nodes": 300.0,

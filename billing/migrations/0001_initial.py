@@ -264,6 +264,7 @@ class Migration(migrations.Migration):
                 ('cost_centre', models.CharField(blank=True, max_length=64)),
                 ('settlements', models.IntegerField(default=0)),
                 ('attempts_told', models.SmallIntegerField(default=0, help_text='Interruptions of attempts up to this number are in the audit log.')),
+                ('events_told', models.BigIntegerField(default=0, help_text='Those of the session up to this event (SessionEvent.id) are there too.')),
                 ('state', models.CharField(blank=True, max_length=12)),
                 ('evidence', models.CharField(default='none', max_length=8)),
                 ('prompt_tokens', models.IntegerField(default=0, help_text='Charged.')),
