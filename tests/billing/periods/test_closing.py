@@ -317,7 +317,8 @@ class TestAtOnce:
         for story in stories:
             story.at = None
             story.deliver(10, announce=True)
-        settle_due()
+        while settle_due()["more"]:
+            pass
         _is_whole(period)
         assert LedgerEntry.objects.count() == 48
 
@@ -376,7 +377,7 @@ class TestAtOnce:
         assert found == [(period_at(period.tenant_id, timezone.now()), True)]
 
     def test_a_reconciliation_sees_one_moment(self):
-        """What is settled while it reads is no difference."""
+        # What is settled while it reads is no difference.
         add_plan()
         period = last_month()
         for _ in range(4):
@@ -386,10 +387,11 @@ class TestAtOnce:
 
         def meanwhile() -> None:
             for story in late:
-                story.attempt()
-                story.tokens(4)
-                story.deliver(4)
-                story.end()
+                with transaction.atomic():  # as the journal writes an end
+                    story.attempt()
+                    story.tokens(4)
+                    story.deliver(4)
+                    story.end()
                 settle(story)
 
         reports = run_together(
@@ -412,9 +414,11 @@ def _close_surely(period: BillingPeriod) -> None:
     while True:
         try:
             close_period(period.pk, actor=PAT, despite=EVERYTHING)
-            return
         except PeriodNotReady as exc:
-            assert "still being added" in str(exc)
+            if "still being added" not in str(exc):
+                raise
+        else:
+            return
 
 
 def _is_whole(period: BillingPeriod) -> PeriodTotal | None:
@@ -440,6 +444,7 @@ def _in_own_connection(task: Callable[[], object]) -> Callable[[], None]:
 
 def _waits_for_a_lock(statement: str) -> bool:
     with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # a transaction sees only its first
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
             " AND wait_event_type = 'Lock' AND query LIKE %s",
