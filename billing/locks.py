@@ -15,6 +15,7 @@ from billing.core.chain import GENESIS
 from billing.models import AuditHead, BillingPeriod, LedgerEntry, QuotaUse, UsageRecord
 
 LEDGER = 0x554E43  # keeps our advisory locks apart from others
+ANNOUNCEMENTS = 0x554E44
 
 
 def lock_usage(session_id: UUID) -> UsageRecord | None:
@@ -52,6 +53,17 @@ def lock_quota(use_id: int) -> QuotaUse:
 
 
 def lock_audit_head() -> AuditHead:
-    """The end of the chain, for us alone. Made when there is none (the first time, and in tests)."""
+    """The end of the chain, for us alone. Made when there is none: the first time."""
+    head = AuditHead.objects.select_for_update().filter(pk=1).first()
+    if head is not None:
+        return head
     AuditHead.objects.bulk_create([AuditHead(id=1, seq=0, hash=GENESIS)], ignore_conflicts=True)
     return AuditHead.objects.select_for_update().get(pk=1)
+
+
+def only_announcer() -> bool:
+    """Whether we alone may bring announcements into the log until the transaction ends: their order
+    is kept. Does not wait."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, 0)", [ANNOUNCEMENTS])
+        return bool(cursor.fetchone()[0])

@@ -19,6 +19,8 @@ EVERY_SECONDS = {
     "settle_abandoned_sessions": 5.0,
     "defragment_nodes": 300.0,
     "purge_expired_content": 3600.0,
+    "publish_audit_head": 3600.0,
+    "verify_audit_log": 86400.0,
 }
 
 
