@@ -53,17 +53,17 @@ _CLAIM = """
 WITH sinks AS MATERIALIZED (
     SELECT id, CASE WHEN failing_since IS NULL THEN %(of_one)s ELSE 1 END AS room
     FROM billing_usagesink
-    WHERE enabled AND (retry_at IS NULL OR retry_at <= now())
+    WHERE enabled AND (retry_at IS NULL OR retry_at <= clock_timestamp())
     ORDER BY random()
 ), chosen AS MATERIALIZED (
     SELECT due.id FROM sinks CROSS JOIN LATERAL (
         SELECT d.id FROM billing_eventdelivery d
-        WHERE d.sink_id = sinks.id AND d.state = 'pending' AND d.next_at <= now()
+        WHERE d.sink_id = sinks.id AND d.state = 'pending' AND d.next_at <= clock_timestamp()
         ORDER BY d.id LIMIT sinks.room FOR UPDATE SKIP LOCKED
     ) due
     LIMIT %(of_all)s
 )
-UPDATE billing_eventdelivery d SET next_at = now() + %(claim)s
+UPDATE billing_eventdelivery d SET next_at = clock_timestamp() + %(claim)s
 FROM chosen WHERE d.id = chosen.id RETURNING d.id
 """
 
