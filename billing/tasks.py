@@ -6,11 +6,33 @@ from typing import Any
 
 from celery import shared_task
 
-from billing.services import deliveries, quota
+from billing.services import deliveries, heads, quota, settlement, verification
 from streaming.services.task_runs import recorded
 
 SOON = {"countdown": 1.0, "expires": 30.0}
 """For what has more to do: meanwhile the worker does something else."""
+
+
+@shared_task(name="settle_sessions")
+@recorded("settle_sessions")
+def settle_sessions() -> dict[str, Any]:
+    """Settle the sessions that wait for it, and bring into the audit log what waits to be in it."""
+    return settlement.settle_due()
+
+
+@shared_task(name="verify_audit_log")
+@recorded("verify_audit_log")
+def verify_audit_log() -> dict[str, Any]:
+    """Look whether the audit log, and what it witnesses, is what it was; tell its head to the world."""
+    return verification.watch()
+
+
+@shared_task(name="publish_audit_head")
+@recorded("publish_audit_head")
+def publish_audit_head() -> dict[str, Any]:
+    """Tell the audit log's head to the world: what is cut off later shows."""
+    heads.publish()
+    return {}
 
 
 @shared_task(name="deliver_usage_events")

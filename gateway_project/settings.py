@@ -165,5 +165,7 @@ LOGGING = {
         # Every probe and every proxied request would be a line.
         "httpx": {"level": "WARNING"},
         "daphne.http_protocol": {"level": "WARNING"},
+        # Published heads of the audit log are of use only outside of the database.
+        "billing.audit": {"level": "INFO"},
     },
 }

@@ -22,19 +22,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     return report
 
 
-APPEND_ONLY = ("billing_ledgerentry", "billing_auditentry", "billing_settlement")
-
-
 @pytest.fixture(autouse=True, scope="session")
 def tables_that_only_grow_can_be_emptied() -> Iterator[None]:
     """Between tests, and by nobody else: Django empties all tables by TRUNCATE, which they refuse."""
+    from billing.services.guards import GUARDS
+
     flush = DatabaseOperations.sql_flush
 
     def sql_flush(self: Any, style: Any, tables: Any, **options: Any) -> list[str]:
-        guarded = [table for table in APPEND_ONLY if table in tables]
+        guarded = [table for table in GUARDS if table in tables]
         return [
             *(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in guarded),
+            *(f"GRANT TRUNCATE ON {table} TO CURRENT_USER" for table in guarded),
             *flush(self, style, tables, **options),
+            *(f"REVOKE TRUNCATE ON {table} FROM CURRENT_USER" for table in guarded),
             *(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in guarded),
         ]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
-from billing.core.chain import fingerprint
 from billing.models import BillingPeriod, LedgerEntry, Settlement
 from billing.services import audit
 
@@ -30,9 +28,12 @@ def post(
     cost_centre: str = "",
     reason: str = "",
     correction: bool = False,
+    links: list[audit.Draft] | None = None,
 ) -> LedgerEntry:
     """Book a line. The caller holds the period (``locks.share_period``), and the charge of a credit.
 
+    With ``links`` its link of the audit log is added to them, for the caller to append at the end of
+    the transaction (``audit.append_many``); without, it is appended at once.
     Raises ``django.db.IntegrityError`` when the key was used before.
     """
     entry = LedgerEntry.objects.create(
@@ -52,17 +53,16 @@ def post(
         actor=actor,
         created_at=timezone.now(),
     )
-    audit.append(
+    link = audit.draft_of(
         f"ledger.{kind}",
+        entry,
         actor=actor,
-        subject=f"ledger:{entry.id}",
         tenant_id=entry.tenant_id,
         session_id=session_id,
-        data={"sha256": fingerprint(hashed_fields(entry)), "amount": amount, "currency": currency},
+        data={"amount": amount, "currency": currency},
     )
+    if links is None:
+        audit.append_many([link])
+    else:
+        links.append(link)
     return entry
-
-
-def hashed_fields(entry: LedgerEntry) -> dict[str, Any]:
-    """Everything of a line that its hash covers: all of its columns."""
-    return {field.attname: getattr(entry, field.attname) for field in entry._meta.concrete_fields}
