@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx
 import openai
 import orjson
+import psycopg
 import pytest
 
 from billing.core.months import month_of
@@ -26,10 +27,15 @@ RESERVED = prompt_estimate([question("Reader 00", ANSWER)[0]["content"]]) + OUTP
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    """Two gateways over one engine; nothing settles here, so reservations stay."""
+def engine() -> Iterator[SimulatorProcess]:
+    with SimulatorProcess("vllm") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def stack(engine: SimulatorProcess) -> Iterator[Stack]:
+    """Two gateways over one engine. There is no worker, so gateways settle after a while."""
     with (
-        SimulatorProcess("vllm") as engine,
         Stack(
             gateways=2,
             engine_nodes=[f"a=vllm+{engine.url}"],
@@ -37,6 +43,14 @@ def stack() -> Iterator[Stack]:
         ) as stack,
     ):
         yield stack
+
+
+@pytest.fixture
+def unsettled(stack: Stack) -> Iterator[None]:
+    """Nothing is settled meanwhile, so reservations stay."""
+    with psycopg.connect(stack.database_url) as holder:
+        holder.execute("LOCK TABLE billing_usagerecord IN EXCLUSIVE MODE")
+        yield
 
 
 def limited(stack: Stack, tenant: str, **limits: Any) -> str:
@@ -84,7 +98,7 @@ def use_up(stack: Stack, tenant: str, tokens: int) -> None:
     )  # fmt: skip
 
 
-async def test_starts_at_once_do_not_overshoot_by_more_than_what_is_in_flight(stack):
+async def test_starts_at_once_do_not_overshoot_by_more_than_what_is_in_flight(stack, unsettled):
     """30 starts over two gateways; what one may come to is a tenth of the limit."""
     key = limited(stack, "crowd", token_limit=10 * RESERVED - 5)
     async with Readers(stack.gateway(0).url, key) as a, Readers(stack.gateway(1).url, key) as b:
@@ -106,7 +120,7 @@ async def test_starts_at_once_do_not_overshoot_by_more_than_what_is_in_flight(st
         assert one.headers["retry-after"] == "5"
 
 
-async def test_spend_is_reserved_at_the_price_in_force(stack):
+async def test_spend_is_reserved_at_the_price_in_force(stack, unsettled):
     price_each = 1_000_000  # one EUR a token
     key = limited(stack, "rich", spend_limit=5 * OUTPUT, spend_currency="EUR")
     price(stack, "rich", price_each)
@@ -118,7 +132,7 @@ async def test_spend_is_reserved_at_the_price_in_force(stack):
     assert "of 100 EUR" in refused.error["message"]
 
 
-async def test_without_max_tokens_a_default_is_reserved(stack):
+async def test_without_max_tokens_a_default_is_reserved(stack, unsettled):
     key = limited(stack, "open", token_limit=10_000)
     async with Readers(stack.gateway().url, key) as readers:
         assert (await readers.ask(question("Reader 00", ANSWER))).is_whole
@@ -193,7 +207,7 @@ async def test_a_limit_is_in_force_soon_and_so_is_its_end(stack):
     assert await status() == 200  # what is in force is what the statement finds
 
 
-async def test_a_session_that_exists_is_never_refused(stack):
+async def test_a_session_that_exists_is_never_refused(stack, unsettled):
     """Its replay, its continuation after a suspension, and the retry of its request."""
     key = limited(stack, "exists", token_limit=RESERVED)
     url, headers = stack.gateway().url, {"authorization": f"Bearer {key}"}
@@ -228,3 +242,33 @@ async def test_a_key_of_a_refused_request_is_free_for_another_try(stack):
         assert (await client.post("/v1/chat/completions", json=body)).status_code == 429
         stack.sql("UPDATE billing_billingaccount SET token_limit = 100000")
         assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_what_was_delivered_is_what_counts(stack, engine):
+    """Once, whatever it took: a failover, a reader that comes again, and no more than was reserved."""
+    key = limited(stack, "served", token_limit=100_000, spend_limit=1000, spend_currency="EUR")
+    price(stack, "served", 1_000_000)
+    url, headers = stack.gateway().url, {"authorization": f"Bearer {key}"}
+    engine.set_fault(kind="reset", at_token=8, match="Cut off")
+    usage = {"include_usage": True}
+    async with Readers(url, key) as readers:
+        plain, cut, again = await asyncio.gather(
+            readers.ask(question("Plain", 12), stream_options=usage),
+            readers.ask(question("Cut off", 30), stream_options=usage),
+            readers.ask(question("Again", 15), stream_options=usage),
+        )
+    assert all(one.is_whole for one in (plain, cut, again))
+    async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+        replay = await client.get(f"/v1/sessions/{again.session_id}/events")
+        assert "event: done" in replay.text
+    assert stack.sql(
+        "SELECT failovers FROM streaming_streamsession WHERE id = %s", cut.session_id
+    ) == [(1,)]
+    tokens = sum(one.usage["total_tokens"] for one in (plain, cut, again))
+    output = sum(one.usage["completion_tokens"] for one in (plain, cut, again))
+    await until(lambda: used(stack, "served") == (tokens, 0, 0, 0), seconds=60)
+    assert stack.sql(
+        "SELECT spent FROM billing_quotause u JOIN streaming_tenant t ON t.id = account_id"
+        " WHERE name = 'served'"
+    ) == [(output,)]
+    assert "agree" in stack.manage("account", "recount", "served")
