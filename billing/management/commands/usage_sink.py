@@ -49,6 +49,7 @@ class Command(BaseCommand):
         replay = actions.add_parser("replay", help="send it past events (again), with their ids")
         replay.add_argument("name")
         which = replay.add_mutually_exclusive_group(required=True)
+        which.add_argument("--failed", action="store_true", help="those that were given up")
         which.add_argument("--period", help="those of a month, like 2026-11")
         which.add_argument(
             "--from", dest="from_settlement", type=int, metavar="SETTLEMENT",
@@ -81,6 +82,10 @@ class Command(BaseCommand):
                 self.stdout.write(sinks.secret_of(sink))
             case "test":
                 self._test(sink)
+            case "replay" if options["failed"]:
+                self.stdout.write(
+                    f"{usage_events.replay_failed(sink)} events wait for {sink.name}."
+                )
             case "replay":
                 count = usage_events.replay(
                     sink,

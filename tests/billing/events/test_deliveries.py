@@ -165,10 +165,10 @@ def test_an_event_that_is_refused_holds_up_nobody_and_is_given_up_in_the_end(rec
     incident = Incident.objects.get(kind=usage_events.FAILED)
     assert (incident.subject, incident.data["events"]) == ("hook", 1)
     receiver.decide = None
-    assert usage_events.replay(UsageSink.objects.get(), from_settlement=0) == 2
+    assert usage_events.replay_failed(UsageSink.objects.get()) == 1
     incident.refresh_from_db()
     assert incident.closed_at is not None
-    assert run() == (2, 0, 0)
+    assert run() == (1, 0, 0)
 
 
 def test_the_events_of_a_session_come_in_order(receiver):
@@ -239,6 +239,33 @@ def test_what_waits_for_days_for_a_dead_sink_is_given_up(receiver):
     assert run() == (1, 0, 1)  # the young one is still tried
     assert EventDelivery.objects.filter(state="failed").count() == 1
     assert Incident.objects.get(kind=usage_events.FAILED).subject == sink.name
+
+
+def test_a_dead_sink_gets_a_replay_all_the_same(receiver):
+    sink = hook(receiver)
+    line = settle(add_usage())
+    long_ago = timezone.now() - GIVE_UP - timedelta(minutes=1)
+    EventDelivery.objects.update(created_at=long_ago)
+    UsageSink.objects.update(failing_since=long_ago, retry_at=timezone.now() + GIVE_UP)
+    assert run() == (0, 0, 1)
+    sink.refresh_from_db()
+    assert usage_events.replay(sink, from_settlement=line.pk) == 1
+    assert run() == (1, 0, 0)
+
+
+def test_what_was_delivered_long_ago_is_forgotten(receiver):
+    hook(receiver)
+    for _ in range(3):
+        settle(add_usage())
+    receiver.answer(400)
+    run()
+    old = EventDelivery.objects.filter(state="delivered").first()
+    EventDelivery.objects.exclude(state="delivered").update(state="failed")
+    assert deliveries.forget_delivered() == {"forgotten": 0, "more": False}
+    long_ago = timezone.now() - deliveries.KEEP - timedelta(minutes=1)
+    EventDelivery.objects.filter(pk=old.pk).update(delivered_at=long_ago)
+    assert deliveries.forget_delivered()["forgotten"] == 1
+    assert EventDelivery.objects.count() == 2
 
 
 def test_pauses_grow_to_a_day():
