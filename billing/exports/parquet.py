@@ -43,8 +43,6 @@ SCHEMA = pa.schema(
 class ParquetWriter(Writer):
     """One file. Rows are kept as Arrow batches, a few hundred bytes each, until a group is full."""
 
-    content_type = "application/vnd.apache.parquet"
-
     def __init__(self, directory: Path, stem: str) -> None:
         super().__init__(directory, stem)
         self._path = directory / f"{stem}.parquet"
