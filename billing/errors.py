@@ -45,7 +45,3 @@ class ExportRefused(BillingError):
 
 class ExportFailed(BillingError):
     """It could not be written, or did not come to what was booked. Nothing of it is left."""
-
-
-class UnknownSession(BillingError):
-    """Something is to be settled that is not there."""
