@@ -6,7 +6,7 @@ billing.E002  CREDIT_APPROVAL_ABOVE is no amount
 billing.E003  AUDIT_KEY is too short to sign with
 billing.E004  there is no time zone data
 billing.E005  a table that only grows has lost one of its triggers
-billing.E006  price plans may overlap
+billing.E006  price plans or periods may overlap
 ==========  =========================================================================
 """
 
@@ -20,18 +20,15 @@ from typing import Any
 
 from django.core import checks
 from django.db import connection
-from django.db.migrations.recorder import MigrationRecorder
+from django.db.migrations.loader import MigrationLoader
 
 from billing.conf import conf
 from billing.services import guards
 
 AUDIT_KEY_CHARACTERS = 32
-EXCLUSION = "plans_do_not_overlap"
+EXCLUSIONS = ("plans_do_not_overlap", "periods_do_not_overlap")
 
-EXCLUSION_THERE = """
-SELECT 1 FROM pg_constraint
-WHERE conname = %s AND contype = 'x' AND conrelid = to_regclass('billing_priceplan')
-"""
+CONSTRAINTS_THERE = "SELECT conname FROM pg_constraint WHERE conname = ANY(%s) AND contype = 'x'"
 
 
 @checks.register(checks.Tags.compatibility)
@@ -104,14 +101,16 @@ def check_time_zones(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessag
 def check_guards(
     app_configs: Any = None, *, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[checks.CheckMessage]:
-    """What migration 0002 has put up must stand: without it the ledger is a table like any other.
+    """What the migrations have put up must stand: without it the ledger is a table like any other.
 
-    Says nothing of a database to which that migration was not applied yet.
+    Says nothing of a database to which they were not all applied yet.
     """
     if not databases or "default" not in databases:
         return []
-    applied = MigrationRecorder(connection).applied_migrations()
-    if ("billing", "0002_guards") not in applied:
+    loader = MigrationLoader(connection)
+    if any(
+        key[0] == "billing" and key not in loader.applied_migrations for key in loader.graph.nodes
+    ):
         return []
     found: list[checks.CheckMessage] = [
         checks.Error(
@@ -124,14 +123,15 @@ def check_guards(
         for table, trigger in guards.missing()
     ]
     with connection.cursor() as cursor:
-        cursor.execute(EXCLUSION_THERE, [EXCLUSION])
-        excluded = cursor.fetchone() is not None
-    if not excluded:
-        found.append(
-            checks.Error(
-                f"Price plans may overlap: the constraint {EXCLUSION} is gone.",
-                hint="Add it again as billing/migrations/0002_guards.py does.",
-                id="billing.E006",
-            )
+        cursor.execute(CONSTRAINTS_THERE, [list(EXCLUSIONS)])
+        there = {name for (name,) in cursor.fetchall()}
+    found += [
+        checks.Error(
+            f"Two at one time are possible: the constraint {name} is gone.",
+            hint="Add it again as the migrations of billing do.",
+            id="billing.E006",
         )
+        for name in EXCLUSIONS
+        if name not in there
+    ]
     return found

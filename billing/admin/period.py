@@ -124,7 +124,7 @@ class BillingPeriodAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             found.append(Tool("Its lines", f"{url}?{urlencode({'period': obj.pk})}"))
         if request.user.has_perm(EXPORT):
             url = reverse("admin:billing_export_make")
-            query = urlencode({"period": obj.name, "tenant": obj.tenant_id})
+            query = urlencode({"period": obj.name, "tenant": str(obj.tenant_id)})
             found.append(Tool("Export…", f"{url}?{query}"))
             found.append(Tool("Statement", statement_page(obj)))
         return found

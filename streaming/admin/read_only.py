@@ -43,7 +43,8 @@ class EstimatingPaginator(Paginator):
     def _planned(self) -> int:
         rows: QuerySet[Any] = self.object_list  # type: ignore[assignment]
         plan: str = rows.order_by().values("pk").explain(format="json")
-        return int(json.loads(plan)[0]["Plan"]["Plan Rows"])
+        # Without a plan: nothing can match, and Django asks nobody.
+        return int(json.loads(plan)[0]["Plan"]["Plan Rows"]) if plan else 0
 
 
 def _rows_of(table: str) -> int:

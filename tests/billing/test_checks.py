@@ -71,6 +71,10 @@ def test_without_time_zone_data_no_month_begins(monkeypatch):
         ("ALTER TABLE billing_settlement DISABLE TRIGGER USER", ["billing.E005"] * 2),
         ("DROP TRIGGER append_only_truncate ON billing_auditentry", ["billing.E005"]),
         ("ALTER TABLE billing_priceplan DROP CONSTRAINT plans_do_not_overlap", ["billing.E006"]),
+        (
+            "ALTER TABLE billing_billingperiod DROP CONSTRAINT periods_do_not_overlap",
+            ["billing.E006"],
+        ),
     ],
 )
 def test_a_guard_that_is_gone_is_missed(statement, found):
