@@ -24,7 +24,10 @@ from billing.models import (
 from billing.services import ledger, verification
 from billing.services.periods import period_at
 from billing.services.settlement import settle_due, settle_overdue, settle_session
-from streaming.models import Incident, OutboxMessage, SessionFence
+from billing.tasks import settle_sessions
+from gateway_project.celery import app
+from streaming.metrics.plain import REGISTRY, fold
+from streaming.models import Incident, OutboxMessage, SessionFence, TaskRun
 from streaming.services.audit import announce
 from tests.billing.rows import (
     Story,
@@ -513,3 +516,17 @@ def test_one_session_settled_by_many_at_once():
     results = run_together(lambda: settle_session(story.session.pk), 4)
     assert sum(len(result) for result in results) == 1
     checked()
+
+
+def test_the_task_is_noted_and_says_how_long_settlement_took():
+    def count() -> float:
+        fold()
+        name, labels = "unbroken_settlement_seconds_count", {"kind": "ended"}
+        return REGISTRY.get_sample_value(name, labels) or 0.0
+
+    before = count()
+    ended_session(3, ago=timedelta(seconds=40))
+    assert settle_sessions()["settlements"] == 1
+    assert TaskRun.objects.get(name="settle_sessions").result["settlements"] == 1
+    assert count() == before + 1
+    assert app.conf.beat_schedule["settle_sessions"]["schedule"] == 1.0
