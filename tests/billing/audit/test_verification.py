@@ -131,6 +131,21 @@ def test_a_change_of_any_column_is_found(log, unchecked):
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "4000-01-01 BC", "20000-01-01"])
+def test_what_python_cannot_even_read_is_found(log, time):
+    first, second, _ = log
+    for table, pk, key, column, value in (
+        (LOG, "seq", 2, "at", time),
+        ("billing_ledgerentry", "id", first.pk, "created_at", time),
+        ("billing_settlement", "id", second.settlement_id, "settled_at", time),
+        ("billing_ledgerentry", "id", second.pk, "amount", "NaN"),
+    ):
+        verdict = after(f"UPDATE {table} SET {column} = %s WHERE {pk} = %s", value, key)
+        assert len(verdict.broken) == 1
+        assert verdict.broken[0].startswith(f"{table} {key} was changed: ")
+
+
+@pytest.mark.django_db
 def test_a_change_that_takes_its_hashes_along_is_found(log):
     """As by somebody who has read our source."""
     entry = AuditEntry.objects.get(seq=6)
