@@ -46,10 +46,7 @@ _WITNESSED: dict[str, type[models.Model]] = {
     "settlement": Settlement,
     "period.total": PeriodTotal,
 }
-"""Entries whose action begins so hold the hash of a row that never changes."""
-
-_ALL_OF = frozenset({LedgerEntry, Settlement})
-"""Each of their rows has such an entry."""
+"""Entries whose action begins so hold the hash of a row that never changes; each has one."""
 
 _EXTRA = """
 SELECT row.id FROM {table} row WHERE NOT EXISTS (
@@ -68,8 +65,8 @@ WHERE starts_with(action, %s) GROUP BY subject HAVING count(*) > 1 ORDER BY min(
 class Verdict:
     """``broken``: what is wrong, the first broken row first, at most ``TOLD``; ``found``: how many.
 
-    ``checked``: audit entries; ``witnessed``: rows of the ledger and of settlements; ``published``:
-    heads that were compared.
+    ``checked``: audit entries; ``witnessed``: rows of the ledger, settlements and totals of periods;
+    ``published``: heads that were compared.
     """
 
     checked: int = 0
@@ -261,8 +258,7 @@ def _check_exactly_one(verdict: Verdict) -> None:
     """That no row was added beside the log, and that none is in it twice."""
     for prefix, model in _WITNESSED.items():
         table = model._meta.db_table
-        if model in _ALL_OF:
-            for (key,) in rows(_EXTRA.format(table=table), subject_of(model, ""), prefix, TOLD):
-                verdict.add(table, key, "is in no entry of the log: it was added beside it")
+        for (key,) in rows(_EXTRA.format(table=table), subject_of(model, ""), prefix, TOLD):
+            verdict.add(table, key, "is in no entry of the log: it was added beside it")
         for subject, entries in rows(_TWICE, prefix, TOLD):
             verdict.add(_LOG, entries[1], f"tells of {subject} again, as entry {entries[0]} did")
