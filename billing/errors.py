@@ -31,6 +31,14 @@ class PlansOverlap(BillingError):
     """Two price plans of one list in force at once."""
 
 
+class UnknownSession(BillingError):
+    """Something is to be settled that is not there."""
+
+
+class PriceRefused(BillingError):
+    """A price that may not be: not a price, or one for a time that was settled by another."""
+
+
 class ExportRefused(BillingError):
     """There is no such export: an unknown format, tenant or period."""
 

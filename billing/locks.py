@@ -1,8 +1,10 @@
 """Every row lock of billing, and the order in which they are taken.
 
-1. the usage record of a session (whoever settles it), 2. the period (``FOR KEY SHARE`` by those who
-add lines, ``FOR UPDATE`` by who closes it), 3. the charge that a credit takes from, 4. the quota use
-of an account, 5. the audit head, last and shortest. All of them end with the transaction.
+1. the usage record of a session (whoever settles it) or a request for a credit (whoever decides it) or
+a price list (whoever sets a price), 2. the account (whoever begins a month, or books by hand), 3. the
+period (``FOR KEY SHARE`` by those who add lines, ``FOR UPDATE`` by who closes it), 4. the charge that a
+credit takes from, 5. the quota use of an account, 6. a usage sink, 7. the audit head, last and
+shortest. All of them end with the transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +14,17 @@ from uuid import UUID
 from django.db import connection
 
 from billing.core.chain import GENESIS
-from billing.models import AuditHead, BillingPeriod, LedgerEntry, QuotaUse, UsageRecord
+from billing.models import (
+    AuditHead,
+    BillingAccount,
+    BillingPeriod,
+    CreditRequest,
+    LedgerEntry,
+    PriceList,
+    QuotaUse,
+    UsageRecord,
+    UsageSink,
+)
 
 LEDGER = 0x554E43  # keeps our advisory locks apart from others
 ANNOUNCEMENTS = 0x554E44
@@ -21,6 +33,21 @@ ANNOUNCEMENTS = 0x554E44
 def lock_usage(session_id: UUID) -> UsageRecord | None:
     """The usage record of a session, for us alone; None: there is none yet."""
     return UsageRecord.objects.select_for_update().filter(pk=session_id).first()
+
+
+def lock_request(request_id: int) -> CreditRequest:
+    """A request for a credit, for us alone: it is decided once."""
+    return CreditRequest.objects.select_for_update().get(pk=request_id)
+
+
+def lock_price_list(list_id: int) -> PriceList:
+    """A price list, for us alone: its plans follow each other."""
+    return PriceList.objects.select_for_update(no_key=True).get(pk=list_id)
+
+
+def lock_account(tenant_id: int) -> BillingAccount:
+    """An account, for us alone among those who begin its months and book by hand."""
+    return BillingAccount.objects.select_for_update(no_key=True).get(pk=tenant_id)
 
 
 def share_period(period_id: int) -> BillingPeriod:
@@ -50,6 +77,11 @@ def lock_charge(entry_id: UUID) -> LedgerEntry:
 def lock_quota(use_id: int) -> QuotaUse:
     """What an account has used in a period, for us alone."""
     return QuotaUse.objects.select_for_update().get(pk=use_id)
+
+
+def lock_sink(sink_id: int) -> UsageSink:
+    """A usage sink, for us alone; others may go on adding deliveries to it."""
+    return UsageSink.objects.select_for_update(no_key=True).get(pk=sink_id)
 
 
 def lock_audit_head() -> AuditHead:

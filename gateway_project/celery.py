@@ -15,8 +15,11 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 EVERY_SECONDS = {
+    "settle_sessions": 1.0,
     "reclaim_kv_cache": 2.0,
     "settle_abandoned_sessions": 5.0,
+    "deliver_usage_events": 5.0,
+    "release_reservations": 60.0,
     "defragment_nodes": 300.0,
     "purge_expired_content": 3600.0,
     "publish_audit_head": 3600.0,

@@ -13,8 +13,8 @@ class Policy(enum.StrEnum):
     INTERRUPT_COMPENSATED = "interrupt_compensated"
 
 
-NOT_INTERRUPTED = frozenset({"completed", "stopped"})
-"""States in which an answer came to an end that somebody wanted."""
+INTERRUPTED = frozenset({"suspended", "cancelled", "failed", "abandoned"})
+"""States of an answer that did not come to an end that anybody wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,15 @@ class Progress:
 
     @property
     def compensated(self) -> int:
-        """The last complete chunk and the token in flight after it; never more than there are."""
-        return min(min(self.log, self.sent) + 1, self.log)
+        """The last complete chunk and the token in flight after it; never more than there are.
+
+        What was delivered was sent, even if the mark of what was sent died with its gateway.
+        """
+        return min(max(self.sent, self.delivered) + 1, self.log)
 
 
 def billable(policy: Policy, progress: Progress) -> int:
     """The tokens that the session has to be charged for in all, as things stand."""
-    if policy is Policy.INTERRUPT_COMPENSATED and progress.state not in NOT_INTERRUPTED:
+    if policy is Policy.INTERRUPT_COMPENSATED and progress.state in INTERRUPTED:
         return progress.compensated
     return progress.delivered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,46 +29,49 @@ class Line:
 def settle(before: Sequence[Line], billable: int, prompt: int, cached: int) -> list[Line]:
     """The lines that bring a session from what ``before`` has billed to ``billable`` tokens.
 
-    The prompt is charged with the first token, once, and given back with it. What is given back is
-    taken from the last charges first, one line for each charge that it touches. The first settlement
-    is a line even if it comes to nothing; later ones only if something changes.
+    The prompt (``prompt`` tokens, ``cached`` of them) is charged with the first token, once, and given
+    back with it; where its length becomes known only later, it is charged then. What is given back
+    is taken from the last charges first, one line for each charge that it touches. The first
+    settlement is a line even if it comes to nothing; later ones only if something changes.
     """
     billed = before[-1].end if before else 0
-    n = len(before) + 1
-    if billable >= billed:
-        first = billed == 0 and billable > 0
-        if billable == billed and before:
-            return []
-        return [Line(n, billed, billable, prompt if first else 0, cached if first else 0)]
+    charges = standing(before)
     lines: list[Line] = []
-    for charge in reversed(standing(before)):
-        if billed <= billable:
-            break
-        end = max(charge.start, billable)
-        whole = end == 0
+    for charge in reversed(charges):
+        end = min(charge.end, max(charge.start, billable))
+        whole = billable == 0 and charge.prompt > 0
+        if end == charge.end and not whole:
+            continue
         lines.append(
             Line(
-                n + len(lines),
+                len(before) + len(lines) + 1,
                 billed,
-                end,
+                billed + end - charge.end,
                 -charge.prompt if whole else 0,
                 -charge.cached if whole else 0,
                 corrects=charge.n,
             )
         )
-        billed = end
+        billed = lines[-1].end
+    owed = prompt if billable and not any(charge.prompt for charge in charges) else 0
+    if billable > billed or owed or not before:
+        n = len(before) + len(lines) + 1
+        lines.append(Line(n, billed, billable, owed, min(cached, owed)))
     return lines
 
 
 def standing(lines: Sequence[Line]) -> list[Line]:
     """The charges of ``lines`` that have not been given back, each with what is left of it."""
-    left: list[Line] = []
+    left: dict[int, Line] = {}
     for line in lines:
-        if line.end >= line.start:
-            if line.end > line.start:
-                left.append(line)
+        if line.corrects is None:
+            left[line.n] = line
             continue
-        last = left.pop()
-        if line.end > last.start:
-            left.append(Line(last.n, last.start, line.end, last.prompt, last.cached))
-    return left
+        charge = left[line.corrects]
+        left[charge.n] = replace(
+            charge,
+            end=charge.end + line.output,
+            prompt=charge.prompt + line.prompt,
+            cached=charge.cached + line.cached,
+        )
+    return [line for line in left.values() if line.output or line.prompt]

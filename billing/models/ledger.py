@@ -60,6 +60,11 @@ class LedgerEntry(models.Model):
         indexes = [
             models.Index(fields=["period", "id"], name="ledger_by_period"),
             models.Index(fields=["tenant", "id"], name="ledger_by_tenant"),
+            models.Index(
+                fields=["period"],
+                name="ledger_by_hand",
+                condition=models.Q(settlement__isnull=True),
+            ),
         ]
         permissions = [
             ("book_credit", "Can book credits and adjustments"),
@@ -86,8 +91,9 @@ class CreditRequest(models.Model):
         LedgerEntry, null=True, on_delete=models.PROTECT, related_name="credit_requests"
     )
     currency = CurrencyField()
-    amount = MoneyField()
+    amount = MoneyField(help_text="As it will be booked: of a credit, negative.")
     reason = models.CharField(max_length=300)
+    idempotency_key = models.CharField(max_length=120, unique=True, editable=False)
     requested_by = models.CharField(max_length=150)
     requested_at = models.DateTimeField()
     decision = models.CharField(max_length=10, choices=Decision.choices, default=Decision.PENDING)

@@ -27,6 +27,10 @@ class UsageRecord(models.Model):
     attempts_told = models.SmallIntegerField(
         default=0, help_text="Interruptions of attempts up to this number are in the audit log."
     )
+    events_told = models.BigIntegerField(
+        default=0,
+        help_text="Those of the session up to this event (SessionEvent.id) are there too.",
+    )
     state = models.CharField(max_length=12, blank=True)
     evidence = models.CharField(max_length=8, default="none")
     prompt_tokens = models.IntegerField(default=0, help_text="Charged.")

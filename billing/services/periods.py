@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from datetime import datetime
 
 from django.db import transaction
 from django.utils import timezone
 
-from billing.core.months import bounds, month_of
-from billing.locks import share_period
+from billing.core.months import Month, bounds, month_at, month_named, month_of, shifted
+from billing.errors import BillingError
+from billing.locks import lock_account, share_period
 from billing.models import BillingAccount, BillingPeriod
+from billing.services import audit
+from streaming.models import Tenant
 
 
 def account_of(tenant_id: int) -> BillingAccount:
@@ -24,22 +28,42 @@ def period_at(tenant_id: int, at: datetime) -> BillingPeriod:
     ).first()
     if known is not None:
         return known
-    zone = account_of(tenant_id).time_zone
-    name = month_of(at, zone)
-    starts_at, ends_at = bounds(name, zone)
-    BillingPeriod.objects.bulk_create(
-        [
-            BillingPeriod(
-                tenant_id=tenant_id,
-                name=name,
-                starts_at=starts_at,
-                ends_at=ends_at,
-                time_zone=zone,
-            )
-        ],
-        ignore_conflicts=True,
-    )
-    return BillingPeriod.objects.get(tenant_id=tenant_id, name=name)
+    with transaction.atomic():
+        account = _locked_account(tenant_id)
+        zone = account.time_zone
+        months = _months_around(tenant_id, month_of(at, zone))
+        return _kept(account, month_at(at, zone, months))
+
+
+def period_named(tenant_id: int, name: str) -> BillingPeriod:
+    """The tenant's period of that name (2026-11); made when it is first needed.
+
+    Raises ``ValueError`` for a name that is no month.
+    """
+    shifted(name, 0)
+    known = BillingPeriod.objects.filter(tenant_id=tenant_id, name=name).first()
+    if known is not None:
+        return known
+    with transaction.atomic():
+        account = _locked_account(tenant_id)
+        months = _months_around(tenant_id, name)
+        return _kept(account, month_named(name, account.time_zone, months))
+
+
+def periods_named(name: str) -> list[BillingPeriod]:
+    """That month of every tenant that there was by its end; by tenant.
+
+    Raises ``ValueError`` for a name that is no month.
+    """
+    shifted(name, 0)
+    with_one = BillingPeriod.objects.filter(name=name).values_list("tenant_id", flat=True)
+    tenants = set(with_one)
+    for tenant_id, zone, since in Tenant.objects.values_list(
+        "id", "billing__time_zone", "created_at"
+    ):
+        if since < bounds(name, zone or "UTC")[1]:
+            tenants.add(tenant_id)
+    return [period_named(tenant_id, name) for tenant_id in sorted(tenants)]
 
 
 def open_period(tenant_id: int, occurred_at: datetime) -> tuple[BillingPeriod, bool]:
@@ -48,9 +72,75 @@ def open_period(tenant_id: int, occurred_at: datetime) -> tuple[BillingPeriod, b
     That is the period of that moment, or the current one when it is closed already; then the second
     value is True: the line corrects the past.
     """
+    return open_instead_of(period_at(tenant_id, occurred_at))
+
+
+def open_instead_of(period: BillingPeriod) -> tuple[BillingPeriod, bool]:
+    """Where a line that belongs to ``period`` goes: as ``open_period``.
+
+    For what takes from a line there is already: a credit belongs where its charge is.
+    """
     if not transaction.get_connection().in_atomic_block:
         raise RuntimeError("a period is held by a transaction")
-    period = share_period(period_at(tenant_id, occurred_at).pk)
+    period = share_period(period.pk)
     if period.closed_at is None:
         return period, False
-    return share_period(period_at(tenant_id, timezone.now()).pk), True
+    current = share_period(period_at(period.tenant_id, timezone.now()).pk)
+    while current.closed_at is not None:
+        # Only a period that is over is closed; but whose clock says so may be ahead of ours.
+        current = share_period(period_at(current.tenant_id, current.ends_at).pk)
+    return current, True
+
+
+@transaction.atomic
+def change_time_zone(tenant_id: int, time_zone: str, *, actor: str) -> BillingAccount:
+    """Count the tenant's months in another zone: from the next one on; the current one stays.
+
+    The next month begins where the current one ends, so it is some hours longer or shorter. Raises
+    ``BillingError`` for a zone that is unknown.
+    """
+    if time_zone not in zoneinfo.available_timezones():
+        raise BillingError(f"{time_zone!r} is no time zone; use a name like Europe/Berlin.")
+    period_at(tenant_id, timezone.now())  # the month that runs ends by the zone it began in
+    account = _locked_account(tenant_id)
+    before = account.time_zone
+    if before == time_zone:
+        return account
+    account.time_zone = time_zone
+    account.save(update_fields=["time_zone"])
+    audit.append(
+        "account.time_zone",
+        actor=actor,
+        subject=f"tenant:{tenant_id}",
+        tenant_id=tenant_id,
+        data={"old": before, "new": time_zone},
+    )
+    return account
+
+
+def _locked_account(tenant_id: int) -> BillingAccount:
+    account_of(tenant_id)
+    return lock_account(tenant_id)
+
+
+def _months_around(tenant_id: int, name: str) -> dict[str, Month]:
+    """Those periods of the tenant, as months, that a month next to ``name`` may border on."""
+    around = [shifted(name, by) for by in range(-3, 4)]
+    return {
+        period.name: Month(period.name, period.starts_at, period.ends_at)
+        for period in BillingPeriod.objects.filter(tenant_id=tenant_id, name__in=around)
+    }
+
+
+def _kept(account: BillingAccount, month: Month) -> BillingPeriod:
+    """The period of ``month``; the account is locked, so nobody else makes one meanwhile."""
+    period, _ = BillingPeriod.objects.get_or_create(
+        tenant_id=account.tenant_id,
+        name=month.name,
+        defaults={
+            "starts_at": month.starts_at,
+            "ends_at": month.ends_at,
+            "time_zone": account.time_zone,
+        },
+    )
+    return period

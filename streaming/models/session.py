@@ -78,6 +78,7 @@ class StreamSession(models.Model):
                 name="session_to_purge",
                 condition=models.Q(ended_at__isnull=False, purged_at__isnull=True),
             ),
+            models.Index(fields=["tenant", "ended_at"], name="session_ended_by_tenant"),
         ]
 
     def __str__(self) -> str:

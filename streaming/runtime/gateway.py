@@ -52,7 +52,7 @@ SUSPEND_SECONDS = 5.0
 
 SETTLE_SECONDS = 4.0
 UNSETTLED = """
-SELECT 1 FROM streaming_outboxmessage WHERE handled_at IS NULL
+SELECT 1 FROM streaming_outboxmessage WHERE handled_at IS NULL AND NOT data ? 'retry_at'
 AND created_at < now() - make_interval(secs => %s) LIMIT 1
 """
 
@@ -362,8 +362,8 @@ class Gateway:
             if await cursor.fetchone() is None:
                 return
         # In a thread of its own: it must not wait for requests of the admin, nor they for it.
-        settled = await sync_to_async(ports.settle, thread_sensitive=False)()
-        logger.info("the worker is slow: %d sessions settled here", settled)
+        if settled := await sync_to_async(ports.settle, thread_sensitive=False)():
+            logger.info("the worker is slow: %d sessions settled here", settled)
 
     async def _look_for_orphans(self, unserved: set[UUID]) -> set[UUID]:
         """End, suspend or go on with what nobody works on.

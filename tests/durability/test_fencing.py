@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from streaming.core.chunks import Token
+from streaming.core.delivery import Marks
 from streaming.errors import SessionLost
 from streaming.runtime.journal import Journal, Poisoned, record_event
 from streaming.runtime.log_reader import full_text, read_logs
@@ -98,7 +99,7 @@ async def test_the_next_owner_knows_whether_the_log_ends_with_a_character(bench:
         stored = (await read_logs(connection, [log.session_id]))[log.session_id]
     assert (stored.ends_surely, stored.is_intact) == (surely, True)
     heir = SessionLog(log.session_id, 2, bench.journal.notify)
-    heir.continue_from(stored.token_ids, stored.digest, 0, stored.ends_surely)
+    heir.continue_from(stored.token_ids, stored.digest, Marks(), stored.ends_surely)
     assert heir.ends_surely is surely
 
 
