@@ -47,7 +47,7 @@ def run(stack: Stack, format: str) -> dict:
     figures["rows"] = sum(file["rows"] for file in manifest["files"])
     megabytes = sum(file["bytes"] for file in manifest["files"]) / 1e6
     print(
-        f"{format}: {count} lines, {figures['seconds']:.0f} s, peak {figures['peak']} MiB, "
+        f"{format}: {count} lines, {figures['seconds']:.0f} s ({figures['cpu']:.0f} s of CPU), peak {figures['peak']} MiB, "
         f"{len(figures['files'])} files, {megabytes:.0f} MB"
     )
     return figures

@@ -53,7 +53,7 @@ def test_it_adds_up_to_the_ledger(format):
     booked=st.decimals(-(10**12), 10**12, places=18, allow_nan=False, allow_infinity=False),
 )
 @hypothesis.settings(
-    max_examples=12,
+    max_examples=5,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
