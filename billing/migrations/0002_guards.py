@@ -27,16 +27,21 @@ BEGIN
 END $$
 """
 
-# What ends the row's own time may be set once; all else is as it was when the plan was made.
+# A plan's end may be set until it has come; all else is as it was when the plan was made. One that
+# has not begun has priced nothing and may be taken back.
 ONLY_ITS_END = """
 CREATE FUNCTION billing_only_its_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF tg_op = 'UPDATE' AND to_jsonb(new) - 'effective_to' = to_jsonb(old) - 'effective_to'
-        AND (old.effective_to IS NULL OR old.effective_to IS NOT DISTINCT FROM new.effective_to)
+        AND (old.effective_to IS NULL OR old.effective_to > clock_timestamp()
+            OR old.effective_to IS NOT DISTINCT FROM new.effective_to)
     THEN
         RETURN new;
     END IF;
-    RAISE EXCEPTION '% of % is refused: only its end may be set, once', tg_op, tg_table_name
+    IF tg_op = 'DELETE' AND old.effective_from > clock_timestamp() THEN
+        RETURN old;
+    END IF;
+    RAISE EXCEPTION '% of % is refused: only its end may be set, before it comes', tg_op, tg_table_name
         USING ERRCODE = 'insufficient_privilege';
 END $$
 """
@@ -123,6 +128,7 @@ class Migration(migrations.Migration):
         ),
         guard(
             "billing_priceplan", "only_its_end", "billing_only_its_end",
-            "a change of price is a new plan", kept="UPDATE (effective_to)",
+            "a change of price is a new plan", lost="UPDATE, TRUNCATE",
+            kept="UPDATE (effective_to)",
         ),
     ]

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from streaming.admin.audited import actor_of
 from streaming.services.refused import Refused
 
 Action = Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse | None]
@@ -28,7 +29,7 @@ def confirmed_action(
     """An admin action; ``act`` gets each chosen object once somebody has said yes.
 
     ``done`` is what the history and the message say, in the past tense. ``signed``: ``act`` also
-    takes ``by``, the name of who has said it.
+    takes ``by``, the actor who has said it.
     """
 
     @admin.action(description=description, permissions=["change"])
@@ -48,7 +49,7 @@ def confirmed_action(
             return TemplateResponse(request, "admin/streaming/confirm.html", context)
         for target in queryset:
             try:
-                act(target, **({"by": request.user.get_username()} if signed else {}))
+                act(target, **({"by": actor_of(request)} if signed else {}))
             except Refused as exc:
                 messages.error(request, str(exc))
             else:

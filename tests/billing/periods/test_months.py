@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zoneinfo
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from billing.core.months import Month, bounds, month_at, month_named, month_of, shifted
-import itertools
 
 ZONES = sorted(zoneinfo.available_timezones())
 AWKWARD = (

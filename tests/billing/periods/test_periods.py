@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,7 +15,6 @@ from billing.services import periods
 from billing.services.periods import change_time_zone, open_period, period_at, period_named
 from tests.billing.rows import add_tenant
 from tests.tasks.rows import run_together
-import itertools
 
 DAY = timedelta(days=1)
 
