@@ -16,7 +16,6 @@ _SPELLED = [SPELLED[column.kind] for column in COLUMNS]
 class CsvWriter(Writer):
     """One file, one row a ledger line."""
 
-    content_type = "text/csv; charset=utf-8"
     heading: Sequence[str] = [column.name for column in COLUMNS]
 
     def __init__(self, directory: Path, stem: str) -> None:

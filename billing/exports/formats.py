@@ -8,12 +8,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Self
 
 from billing.errors import ExportRefused
 from billing.exports.columns import Row
 
-FORMATS = ("csv", "jsonl", "xlsx", "parquet", "focus")
+CONTENT_TYPES = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/jsonl",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "parquet": "application/vnd.apache.parquet",
+    "focus": "text/csv; charset=utf-8",
+}
+FORMATS = tuple(CONTENT_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,6 @@ class Writer(ABC):
     The same rows give the same bytes: no times of making, no random names. A context manager; after
     an error its files are closed, and worth nothing.
     """
-
-    content_type: ClassVar[str]
 
     def __init__(self, directory: Path, stem: str) -> None:
         self.directory = directory
@@ -66,8 +71,15 @@ class Writer(ABC):
                 self.abandon()
 
 
+def known(format: str) -> None:
+    """Raises ``ExportRefused`` for a format that there is not."""
+    if format not in FORMATS:
+        raise ExportRefused(f"{format!r} is no format; there are {', '.join(FORMATS)}.")
+
+
 def writer_of(format: str) -> type[Writer]:
     """The writer of a format; its library is loaded only now. Raises ``ExportRefused``."""
+    known(format)
     match format:
         case "csv":
             from billing.exports.csv import CsvWriter
@@ -85,8 +97,7 @@ def writer_of(format: str) -> type[Writer]:
             from billing.exports.parquet import ParquetWriter
 
             return ParquetWriter
-        case "focus":
+        case _:
             from billing.exports.focus import FocusWriter
 
             return FocusWriter
-    raise ExportRefused(f"{format!r} is no format; there are {', '.join(FORMATS)}.")

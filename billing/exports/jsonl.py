@@ -20,8 +20,6 @@ _NAMES = [column.name for column in COLUMNS]
 class JsonLinesWriter(Writer):
     """One file. Text is as it was stored: nothing here is a cell of a spreadsheet."""
 
-    content_type = "application/jsonl"
-
     def __init__(self, directory: Path, stem: str) -> None:
         super().__init__(directory, stem)
         self._path = directory / f"{stem}.jsonl"

@@ -13,7 +13,7 @@ from billing.errors import ExportFailed
 from billing.exports.columns import COLUMNS, SCHEMA_VERSION, Column, Kind, Row
 from billing.exports.formats import Part, Writer
 
-GROUP_ROWS = 50_000
+GROUP_ROWS = 20_000
 
 # The widest that pandas, polars, DuckDB and Spark all read: 20 digits before the point, where the
 # ledger's column has 22. Nobody owes 10^20 of anything for one answer.
@@ -42,8 +42,6 @@ SCHEMA = pa.schema(
 
 class ParquetWriter(Writer):
     """One file. Rows are kept as Arrow batches, a few hundred bytes each, until a group is full."""
-
-    content_type = "application/vnd.apache.parquet"
 
     def __init__(self, directory: Path, stem: str) -> None:
         super().__init__(directory, stem)

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -15,11 +14,11 @@ from django.utils import timezone
 from billing.core.months import NAME
 from billing.errors import BillingError, ExportFailed, ExportRefused
 from billing.exports import store
-from billing.exports.formats import Part, writer_of
+from billing.exports.formats import Part, known, writer_of
 from billing.exports.manifest import Count, describe
 from billing.exports.rows import Source
-from billing.models import AuditHead, BillingPeriod, Export
-from billing.services import audit
+from billing.models import BillingPeriod, Export
+from billing.services import audit, heads
 from streaming.models import Tenant
 
 Progress = Callable[[int, int], None]
@@ -50,7 +49,7 @@ def request(*, period_name: str, tenant_id: int | None = None, format: str, acto
 
     Raises ``ExportRefused``.
     """
-    writer_of(format)
+    known(format)
     if not NAME.fullmatch(period_name):
         raise ExportRefused(f"{period_name!r} is no month; write it like 2026-11.")
     _periods(period_name, tenant_id)
@@ -130,7 +129,9 @@ def _finish(
         for part in parts
     ]
     now = timezone.now()
-    manifest = describe(export, periods, count, files, audit_head=_audit_head(), at=now)
+    manifest = describe(
+        export, periods, count, files, audit_head=heads.publish().for_manifest(), at=now
+    )
     path = directory / store.MANIFEST
     path.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     export.rows, export.manifest, export.finished_at = count.all.lines, manifest, now
@@ -161,11 +162,6 @@ def _finish(
         if published:
             store.withdraw(export.pk)
         raise
-
-
-def _audit_head() -> dict[str, Any]:
-    head = AuditHead.objects.filter(pk=1).first()
-    return {"seq": head.seq, "hash": bytes(head.hash).hex()} if head else {"seq": 0, "hash": ""}
 
 
 def _note(export: Export, error: str) -> None:

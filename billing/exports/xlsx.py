@@ -6,11 +6,9 @@ text. ``amount_number`` repeats the amount as a number, for sums and pivot table
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from xlsxwriter import Workbook
 from xlsxwriter.exceptions import XlsxFileError
@@ -28,14 +26,10 @@ ROWS_PER_FILE = 500_000
 NUMBER_COLUMN = "amount_number"
 _AMOUNT = next(place for place, column in enumerate(COLUMNS) if column.name == "amount")
 _ALWAYS_THE_SAME = datetime(2000, 1, 1)  # noqa: DTZ001  (a workbook's times have no zone)
-# Excel reads _x003D_ as "=": an underscore that begins such a thing is written that way itself.
-_ESCAPE = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
 
 
 class XlsxWriter(Writer):
     """As many files as it takes, numbered if there is more than one."""
-
-    content_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
     def __init__(self, directory: Path, stem: str, rows_per_file: int = ROWS_PER_FILE) -> None:
         super().__init__(directory, stem)
@@ -77,7 +71,7 @@ class XlsxWriter(Writer):
             if column.kind is Kind.INTEGER:
                 sheet.write_number(line, place, value)
             else:
-                sheet.write_string(line, place, _text(column.kind, value))
+                sheet.write_string(line, place, SPELLED[column.kind](value))
         sheet.write_number(line, len(COLUMNS), row[_AMOUNT])
 
     def _close(self) -> None:
@@ -97,7 +91,3 @@ class XlsxWriter(Writer):
     def abandon(self) -> None:
         for sheet in self._book.worksheets():
             sheet._opt_close()
-
-
-def _text(kind: Kind, value: Any) -> str:
-    return _ESCAPE.sub("_x005F_", SPELLED[kind](value))

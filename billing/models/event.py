@@ -75,7 +75,8 @@ class EventDelivery(models.Model):
                 fields=["sink", "id"],
                 name="delivery_waiting",
                 condition=models.Q(state="pending"),
-            )
+            ),
+            models.Index(fields=["id"], name="delivery_failed", condition=models.Q(state="failed")),
         ]
 
     def __str__(self) -> str:

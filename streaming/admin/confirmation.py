@@ -25,14 +25,17 @@ def confirmed_action(
     done: str,
     act: Callable[..., Any],
     signed: bool = False,
+    permission: str = "change",
+    refusals: tuple[type[Exception], ...] = (Refused,),
 ) -> Action:
     """An admin action; ``act`` gets each chosen object once somebody has said yes.
 
     ``done`` is what the history and the message say, in the past tense. ``signed``: ``act`` also
-    takes ``by``, the actor who has said it.
+    takes ``by``, the actor who has said it. ``permission``: as in Django's own actions, the model
+    admin's ``has_<permission>_permission`` is asked. ``refusals``: what ``act`` says no with.
     """
 
-    @admin.action(description=description, permissions=["change"])
+    @admin.action(description=description, permissions=[permission])
     def action(
         model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]
     ) -> HttpResponse | None:
@@ -50,7 +53,7 @@ def confirmed_action(
         for target in queryset:
             try:
                 act(target, **({"by": actor_of(request)} if signed else {}))
-            except Refused as exc:
+            except refusals as exc:
                 messages.error(request, str(exc))
             else:
                 model_admin.log_change(request, target, done)

@@ -166,7 +166,7 @@ def a_month() -> dict[str, Tenant]:
     return {"acme": acme, "beta": beta}
 
 
-def close(period: BillingPeriod) -> None:
+def close(period: BillingPeriod, **columns: Any) -> None:
     """As the close of a period leaves it."""
     sums: dict[str, list[Decimal]] = {}
     for entry in LedgerEntry.objects.filter(period=period):
@@ -177,7 +177,7 @@ def close(period: BillingPeriod) -> None:
             period=period, currency=currency, lines=len(amounts), exact=exact,
             rounded=money.rounded(exact, currency), rule=money.ROUNDING_RULE,
         )  # fmt: skip
-    BillingPeriod.objects.filter(pk=period.pk).update(closed_at=timezone.now())
+    BillingPeriod.objects.filter(pk=period.pk).update(closed_at=timezone.now(), **columns)
 
 
 def ledger_sums(**filters: Any) -> dict[str, Decimal]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import zoneinfo
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +24,9 @@ AWKWARD = (
     "Asia/Kolkata",
     "Europe/Berlin",
 )
-instants = st.datetimes(datetime(1990, 1, 2), datetime(2090, 1, 1), timezones=st.just(UTC))
+instants = st.integers(0, 36_000 * 86_400).map(
+    lambda seconds: datetime(1990, 1, 2, tzinfo=UTC) + timedelta(seconds=seconds)
+)
 zones = st.sampled_from(AWKWARD) | st.sampled_from(ZONES)
 
 
@@ -76,15 +78,13 @@ def test_a_midnight_that_is_left_out():
     for zone, year, month in found:
         at, _ = bounds(f"{year}-{month:02}", zone)
         there = zoneinfo.ZoneInfo(zone)
-        assert at.astimezone(there).replace(tzinfo=None) > datetime(year, month, 1)
+        assert at.astimezone(there).hour > 0
         assert (at - timedelta(microseconds=1)).astimezone(there).month != month
 
 
 def _skips_midnight(zone: str, year: int, month: int) -> bool:
     local = datetime(year, month, 1, tzinfo=zoneinfo.ZoneInfo(zone))
-    return local.astimezone(UTC).astimezone(local.tzinfo).replace(tzinfo=None) != datetime(
-        year, month, 1
-    )
+    return local.astimezone(UTC).astimezone(local.tzinfo).hour != 0
 
 
 @given(
@@ -109,7 +109,7 @@ def test_months_of_changing_zones_leave_no_hole_and_do_not_overlap(steps):
         assert at in month
         assert known.setdefault(month.name, month) == month
         in_order = [known[name] for name in sorted(known)]
-        for one, other in itertools.pairwise(in_order):
+        for one, other in pairwise(in_order):
             assert one.starts_at < one.ends_at <= other.starts_at < other.ends_at
             if other.name == shifted(one.name, 1):
                 assert one.ends_at == other.starts_at

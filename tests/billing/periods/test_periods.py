@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -74,7 +74,7 @@ def test_every_instant_of_a_year_of_changing_zones_is_in_one_period():
     found = list(BillingPeriod.objects.order_by("starts_at"))
     assert [period.name for period in found] == sorted(period.name for period in found)
     assert len(found) in (12, 13, 14)
-    for one, other in itertools.pairwise(found):
+    for one, other in pairwise(found):
         assert one.ends_at == other.starts_at
 
 
@@ -151,7 +151,7 @@ def test_made_while_the_zone_changes_months_still_meet():
     run_together(change, 6)
     found = list(BillingPeriod.objects.order_by("starts_at"))
     assert len(found) == 4
-    for one, other in itertools.pairwise(found):
+    for one, other in pairwise(found):
         assert one.ends_at == other.starts_at
 
 

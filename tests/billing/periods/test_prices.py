@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -213,7 +213,7 @@ def test_set_at_once_by_many_the_prices_follow_each_other():
     done = run_together(attempt, 5)
     plans = list(PricePlan.objects.order_by("effective_from"))
     assert len(plans) == done.count("set") >= 1
-    for one, other in itertools.pairwise(plans):
+    for one, other in pairwise(plans):
         assert one.effective_to == other.effective_from
     assert plans[-1].effective_to is None
 
@@ -238,7 +238,7 @@ def test_the_database_refuses_what_overlaps_also_at_once():
 
     assert any(run_together(insert, 5))
     plans = list(PricePlan.objects.order_by("effective_from"))
-    for one, after in itertools.pairwise(plans):
+    for one, after in pairwise(plans):
         assert one.effective_to is not None
         assert one.effective_to <= after.effective_from
     PricePlan.objects.create(
