@@ -68,7 +68,7 @@ def test_without_time_zone_data_no_month_begins(monkeypatch):
     [
         ("SELECT 1", []),
         ("ALTER TABLE billing_ledgerentry DISABLE TRIGGER append_only", ["billing.E005"]),
-        ("ALTER TABLE billing_settlement DISABLE TRIGGER USER", ["billing.E005"] * 2),
+        ("ALTER TABLE billing_settlement DISABLE TRIGGER USER", ["billing.E005"] * 3),
         ("DROP TRIGGER append_only_truncate ON billing_auditentry", ["billing.E005"]),
         ("ALTER TABLE billing_priceplan DROP CONSTRAINT plans_do_not_overlap", ["billing.E006"]),
         (
