@@ -21,7 +21,9 @@ class BillingConf:
         "100", "Credits and adjustments above this amount, in any currency, need a second person."
     )
     audit_key: str = setting(
-        "", "Key that signs the audit log's published heads; by default derived from SECRET_KEY."
+        "",
+        "Key that signs the audit log's published heads; by default derived from SECRET_KEY. Of"
+        " several, with commas between them, the first signs and all are accepted.",
     )
     webhook_private_addresses: bool = setting(
         False, "Whether webhooks and collectors may be at private addresses, and without TLS."

@@ -11,11 +11,11 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from billing.admin.actors import actor_of
 from billing.admin.figures import amount_cell, count
 from billing.admin.pages import SavedByService, Tool
 from billing.models import BillingAccount
 from billing.services import accounts, periods
+from streaming.admin.audited import actor_of
 from streaming.admin.read_only import EstimatingPaginator
 
 

@@ -8,7 +8,6 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from billing.admin.actors import named
 from billing.admin.figures import amount_cell, link_to
 from billing.admin.filters import ByTenant, OneOf, WithRowFilters
 from billing.admin.pages import REFUSALS, WithPages
@@ -45,7 +44,7 @@ class CreditRequestAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             description="Approve selected requests",
             question="These lines are booked at once, and cannot be taken out again. Approve them?",
             done="Approved.",
-            act=lambda request, by: credits.approve(request.pk, actor=named(by)),
+            act=lambda request, by: credits.approve(request.pk, actor=by),
             signed=True,
             permission="approve",
             refusals=REFUSALS,
@@ -55,7 +54,7 @@ class CreditRequestAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             description="Refuse selected requests",
             question="Nothing will be booked for these. Refuse them?",
             done="Refused.",
-            act=lambda request, by: credits.refuse(request.pk, actor=named(by)),
+            act=lambda request, by: credits.refuse(request.pk, actor=by),
             signed=True,
             permission="approve",
             refusals=REFUSALS,

@@ -13,7 +13,6 @@ from django.urls import path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from billing.admin.actors import actor_of
 from billing.admin.figures import count, page_of
 from billing.admin.filters import ByTenant, OneOf, WithRowFilters
 from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
@@ -21,6 +20,7 @@ from billing.core.months import NAME
 from billing.exports import run
 from billing.exports.formats import FORMATS
 from billing.models import Export
+from streaming.admin.audited import actor_of
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.models import Tenant
 

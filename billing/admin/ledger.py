@@ -18,7 +18,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 
-from billing.admin.actors import actor_of
 from billing.admin.figures import amount_cell, bill_link, bill_page, link_to, money
 from billing.admin.filters import ByCurrency, ByKind, ByPeriod, ByTenant, WithRowFilters
 from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
@@ -26,6 +25,7 @@ from billing.core.money import AMOUNT_DIGITS, AMOUNT_PLACES
 from billing.models import CreditRequest, LedgerEntry
 from billing.models.money import CurrencyField
 from billing.services import bills, credits
+from streaming.admin.audited import actor_of
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
 from streaming.models import Tenant

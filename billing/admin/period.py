@@ -13,7 +13,6 @@ from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 
-from billing.admin.actors import actor_of, named
 from billing.admin.export import EXPORT
 from billing.admin.figures import count, money, page_of, session_page
 from billing.admin.filters import ByTenant, WithRowFilters, whether
@@ -22,6 +21,7 @@ from billing.errors import PeriodNotReady
 from billing.models import BillingPeriod, LedgerEntry, PeriodTotal
 from billing.services import closing, reconciliation
 from billing.services.reconciliation import Report
+from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
 from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.read_only import ReadOnlyAdmin
@@ -76,7 +76,7 @@ class BillingPeriodAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             question="Nothing enters these periods any more, and their totals are rounded, for good. "
             "Those whose checklist is not in order stay open. Close them?",
             done="Closed.",
-            act=lambda period, by: closing.close_period(period.pk, actor=named(by)),
+            act=lambda period, by: closing.close_period(period.pk, actor=by),
             signed=True,
             permission="close",
             refusals=REFUSALS,

@@ -15,13 +15,13 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from billing.admin.actors import actor_of
 from billing.admin.figures import money, page_of
 from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
 from billing.core.money import plain
 from billing.core.policy import Policy
 from billing.models import PriceList, PricePlan
 from billing.services import prices
+from streaming.admin.audited import actor_of
 from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.read_only import ReadOnly
 from streaming.models import Tenant

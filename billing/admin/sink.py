@@ -10,10 +10,10 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from billing.admin.actors import actor_of, named
 from billing.admin.pages import REFUSALS, SavedByService, Tool
 from billing.models import UsageSink
 from billing.services import sinks
+from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
 
 
@@ -46,7 +46,7 @@ class UsageSinkAdmin(SavedByService):
             description="Switch on selected sinks",
             question="What waits for these sinks is sent again. Switch them on?",
             done="Switched on.",
-            act=lambda sink, by: sinks.switch_sink(sink, enabled=True, actor=named(by)),
+            act=lambda sink, by: sinks.switch_sink(sink, enabled=True, actor=by),
             signed=True,
             refusals=REFUSALS,
         ),
@@ -55,7 +55,7 @@ class UsageSinkAdmin(SavedByService):
             description="Switch off selected sinks",
             question="What happens while they are off is not kept for them. Switch them off?",
             done="Switched off.",
-            act=lambda sink, by: sinks.switch_sink(sink, enabled=False, actor=named(by)),
+            act=lambda sink, by: sinks.switch_sink(sink, enabled=False, actor=by),
             signed=True,
             refusals=REFUSALS,
         ),
@@ -64,7 +64,7 @@ class UsageSinkAdmin(SavedByService):
             description="Give selected webhooks a new signing secret",
             question="Messages are signed with the former secret too until the next time. Go on?",
             done="Has a new secret: its page shows it.",
-            act=lambda sink, by: sinks.rotate(sink, actor=named(by)),
+            act=lambda sink, by: sinks.rotate(sink, actor=by),
             signed=True,
             refusals=REFUSALS,
         ),
