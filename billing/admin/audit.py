@@ -48,11 +48,7 @@ class AuditEntryAdmin(WithPages, ReadOnlyAdmin):
 
     @admin.display
     def facts(self, entry: AuditEntry) -> str:
-        """The beginning, without hashes: they say nothing to a reader."""
-        said = json.loads(entry.data)
-        said.pop("sha256", None)
-        words = ", ".join(f"{name}: {value}" for name, value in said.items() if value != "")
-        return Truncator(words).chars(FACTS)
+        return facts_of(entry)
 
     @admin.display(description="session")
     def short_session(self, entry: AuditEntry) -> SafeString | str:
@@ -96,3 +92,11 @@ class AuditEntryAdmin(WithPages, ReadOnlyAdmin):
             raise PermissionDenied
         verdict = verification.verify() if request.method == "POST" else None
         return self.page(request, "admin/billing/verify.html", "Verify", verdict=verdict)
+
+
+def facts_of(entry: AuditEntry) -> str:
+    """What an entry tells, as far as a list has room; without hashes, which say nothing to readers."""
+    said = json.loads(entry.data)
+    said.pop("sha256", None)
+    words = ", ".join(f"{name}: {value}" for name, value in said.items() if value not in ("", None))
+    return Truncator(words).chars(FACTS)

@@ -89,7 +89,7 @@ class AdjustmentForm(forms.Form):
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     list_display = [
-        "booked", "kind", "tenant", "month", "model", "exact", "short_session", "reason", "actor",
+        "booked", "kind", "tenant", "month", "model", "exact", "short_session", "reason",
     ]  # fmt: skip
     list_display_links = ["booked", "kind"]
     list_select_related = ["tenant", "period"]

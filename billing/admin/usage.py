@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
+from billing.admin.audit import facts_of
 from billing.admin.figures import amount_cell, count, link_to, money, session_page
 from billing.admin.filters import ByTenant, WithRowFilters
 from billing.admin.pages import Tool, WithPages
@@ -90,7 +91,8 @@ class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             context.update(_shown(bills.bill_of(obj.pk)))
             if request.user.has_perm("billing.view_auditentry"):
                 entries = AuditEntry.objects.filter(session_id=obj.pk).order_by("-seq")
-                context.update(audit=entries[:LATEST], latest=LATEST)
+                audit = [(entry, facts_of(entry)) for entry in entries[:LATEST]]
+                context.update(audit=audit, latest=LATEST)
         return super().render_change_form(request, context, add, change, form_url, obj)
 
 
