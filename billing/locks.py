@@ -4,7 +4,7 @@
 a price list (whoever sets a price), 2. the account (whoever begins a month, or books by hand), 3. the
 period (``FOR KEY SHARE`` by those who add lines, ``FOR UPDATE`` by who closes it), 4. the charge that a
 credit takes from, 5. the quota use of an account, 6. a usage sink, 7. the audit head, last and
-shortest. All of them end with the transaction.
+shortest. All of them end with the transaction. (``only_announcer`` never waits.)
 """
 
 from __future__ import annotations

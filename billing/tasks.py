@@ -50,3 +50,13 @@ def deliver_usage_events() -> dict[str, Any]:
 def release_reservations() -> dict[str, Any]:
     """Give back what sessions hold of a quota that never began."""
     return quota.release_stale()
+
+
+@shared_task(name="forget_usage_events")
+@recorded("forget_usage_events")
+def forget_usage_events() -> dict[str, Any]:
+    """Delete usage events that were delivered long ago."""
+    result = deliveries.forget_delivered()
+    if result["more"]:
+        forget_usage_events.apply_async(**SOON)
+    return result

@@ -23,6 +23,7 @@ from billing.exports.formats import CONTENT_TYPES
 from billing.exports.statement import statement
 from billing.models import BillingPeriod, Export
 from billing.services import audit
+from streaming.admin.audited import actor_of
 
 PERMISSION = "billing.export_ledger"
 
@@ -74,7 +75,7 @@ def export_file(request: HttpRequest, export_id: UUID, name: str) -> HttpRespons
     checksum = checksums.get(name) or hashlib.sha256(path.read_bytes()).hexdigest()
     audit.append(
         "export.downloaded",
-        actor=f"user:{request.user.get_username()}",
+        actor=actor_of(request),
         subject=f"export:{export.pk}",
         tenant_id=export.tenant_id,
         data={"file": name, "sha256": checksum},
@@ -103,7 +104,7 @@ def statement_page(request: HttpRequest, period_id: int) -> HttpResponseBase:
     page = render_to_string("billing/statement.html", {**figures, "style": style})
     audit.append(
         "statement.viewed",
-        actor=f"user:{request.user.get_username()}",
+        actor=actor_of(request),
         subject=f"period:{period.pk}",
         tenant_id=period.tenant_id,
         data={"period": period.name, "sha256": figures["checksum"]},

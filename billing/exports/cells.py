@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from billing.core.chain import moment
@@ -19,6 +20,7 @@ _LEADING = re.compile(r"^[\t\r\n]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 
 
+@lru_cache(maxsize=4096)  # the same few names, a million times
 def guarded(text: str) -> str:
     """``text`` as something that no spreadsheet takes for a formula.
 

@@ -168,7 +168,7 @@ def _sku_price(row: Row, meter: Meter) -> str:
 
 def _time(at: datetime) -> str:
     # FOCUS has whole seconds. A charge period is the second that the tokens were delivered in.
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def _number(value: Decimal | int | None) -> str:

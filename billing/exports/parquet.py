@@ -13,7 +13,7 @@ from billing.errors import ExportFailed
 from billing.exports.columns import COLUMNS, SCHEMA_VERSION, Column, Kind, Row
 from billing.exports.formats import Part, Writer
 
-GROUP_ROWS = 50_000
+GROUP_ROWS = 20_000
 
 # The widest that pandas, polars, DuckDB and Spark all read: 20 digits before the point, where the
 # ledger's column has 22. Nobody owes 10^20 of anything for one answer.

@@ -27,22 +27,22 @@ BEGIN
 END $$
 """
 
-# A plan's end may be set until it has come; all else is as it was when the plan was made. One that
-# has not begun has priced nothing and may be taken back.
+# Its end may be set, and moved while it has not come; a plan that has not begun may be withdrawn. All
+# else is as it was when the plan was made.
 ONLY_ITS_END = """
 CREATE FUNCTION billing_only_its_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF tg_op = 'DELETE' AND old.effective_from > clock_timestamp() THEN
+        RETURN old;
+    END IF;
     IF tg_op = 'UPDATE' AND to_jsonb(new) - 'effective_to' = to_jsonb(old) - 'effective_to'
-        AND (old.effective_to IS NULL OR old.effective_to > clock_timestamp()
+        AND (coalesce(old.effective_to > clock_timestamp(), true)
             OR old.effective_to IS NOT DISTINCT FROM new.effective_to)
     THEN
         RETURN new;
     END IF;
-    IF tg_op = 'DELETE' AND old.effective_from > clock_timestamp() THEN
-        RETURN old;
-    END IF;
-    RAISE EXCEPTION '% of % is refused: only its end may be set, before it comes', tg_op, tg_table_name
-        USING ERRCODE = 'insufficient_privilege';
+    RAISE EXCEPTION '% of % is refused: only its end may be set, until it has come',
+        tg_op, tg_table_name USING ERRCODE = 'insufficient_privilege';
 END $$
 """
 
@@ -55,12 +55,6 @@ BEGIN
     END IF;
     IF tg_op = 'DELETE' THEN
         RETURN old;
-    END IF;
-    IF (new.tenant_id, new.name, new.starts_at, new.ends_at, new.time_zone)
-        IS DISTINCT FROM (old.tenant_id, old.name, old.starts_at, old.ends_at, old.time_zone)
-    THEN
-        RAISE EXCEPTION '% of % is refused: a period stays where it is', tg_op, tg_table_name
-            USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN new;
 END $$

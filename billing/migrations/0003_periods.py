@@ -1,4 +1,4 @@
-"""Months do not overlap, and a closed one takes no lines: the database sees to it."""
+"""Periods: one after the other, where they are, and closed to new lines once they are closed."""
 
 from django.db import migrations
 
@@ -26,9 +26,20 @@ BEGIN
 END $$
 """
 
+WHERE_IT_IS = """
+CREATE FUNCTION billing_period_stays_where_it_is() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'period % stays where it is', old.id USING ERRCODE = 'insufficient_privilege';
+END $$
+"""
+
 TRIGGERS = {
-    "closed_to_lines": ("billing_ledgerentry", "INSERT", "billing_open_period_only"),
-    "closed_to_settlements": ("billing_settlement", "INSERT", "billing_open_period_only"),
+    "closed_to_lines": ("INSERT ON billing_ledgerentry", "billing_open_period_only"),
+    "closed_to_settlements": ("INSERT ON billing_settlement", "billing_open_period_only"),
+    "stays_where_it_is": (
+        "UPDATE OF tenant_id, name, starts_at, ends_at, time_zone ON billing_billingperiod",
+        "billing_period_stays_where_it_is",
+    ),
 }
 
 
@@ -41,12 +52,12 @@ class Migration(migrations.Migration):
             "ALTER TABLE billing_billingperiod DROP CONSTRAINT periods_do_not_overlap",
         ),
         migrations.RunSQL(CLOSED_TO_LINES, "DROP FUNCTION billing_open_period_only()"),
+        migrations.RunSQL(WHERE_IT_IS, "DROP FUNCTION billing_period_stays_where_it_is()"),
         *(
             migrations.RunSQL(
-                f"CREATE TRIGGER {name} BEFORE {what} ON {table}"
-                f" FOR EACH ROW EXECUTE FUNCTION {function}()",
-                f"DROP TRIGGER {name} ON {table}",
+                f"CREATE TRIGGER {name} BEFORE {what} FOR EACH ROW EXECUTE FUNCTION {function}()",
+                f"DROP TRIGGER {name} ON {what.rpartition(' ')[2]}",
             )
-            for name, (table, what, function) in TRIGGERS.items()
+            for name, (what, function) in TRIGGERS.items()
         ),
     ]

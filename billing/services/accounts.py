@@ -12,7 +12,7 @@ from billing.errors import BillingError
 from billing.locks import lock_account
 from billing.models import BillingAccount, PricePlan
 from billing.services import audit, budgets, quota
-from billing.services.periods import account_of, period_at
+from billing.services.periods import account_of, change_time_zone, period_at
 from streaming.models import Tenant
 
 FIELDS = (
@@ -36,11 +36,13 @@ def find_account(tenant_name: str) -> BillingAccount:
 @transaction.atomic
 def change_account(tenant_id: int, *, actor: str, **values: Any) -> BillingAccount:
     """Set some of ``FIELDS``, audited with what they were. Limits are in force within two seconds; a
-    time zone is that of periods which have not begun. Raises ``AccountRefused``."""
-    account_of(tenant_id)
-    account = lock_account(tenant_id)
+    time zone is that of periods which have not begun. Raises ``BillingError``."""
     if unknown := values.keys() - set(FIELDS):
         raise AccountRefused(f"An account has no {', '.join(sorted(unknown))}.")
+    if "time_zone" in values:
+        change_time_zone(tenant_id, values.pop("time_zone"), actor=actor)
+    account_of(tenant_id)
+    account = lock_account(tenant_id)
     was = {name: getattr(account, name) for name in FIELDS}
     for name, value in values.items():
         setattr(account, name, value)

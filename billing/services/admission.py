@@ -27,9 +27,9 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.conf import conf
 from billing.core.money import Prices, amount, plain
-from billing.core.months import bounds, month_of
 from billing.core.quota import prompt_estimate
 from billing.models import PricePlan
+from billing.services.periods import period_at
 from billing.services.prices import plan_for
 from streaming.errors import JournalUnavailable, QuotaExceeded
 from streaming.ports import Start
@@ -48,7 +48,7 @@ LONGEST_RETRY_AFTER = 3600.0
 """A limit may be raised long before its period ends."""
 
 _LIMITS = """
-SELECT a.token_limit, a.spend_limit, a.spend_currency, a.time_zone, p.name, p.ends_at
+SELECT a.token_limit, a.spend_limit, a.spend_currency, p.name, p.time_zone, p.ends_at
 FROM billing_billingaccount a
 LEFT JOIN billing_billingperiod p
     ON p.tenant_id = a.tenant_id AND p.starts_at <= now() AND p.ends_at > now()
@@ -108,8 +108,8 @@ class Limits:
     tokens: int | None
     spend: Decimal | None
     currency: str
-    time_zone: str
     period: str
+    time_zone: str
     ends_at: datetime
 
 
@@ -165,7 +165,7 @@ class Admission:
         async with pool.connection() as connection:
             cursor = await connection.execute(_LIMITS, (tenant_id,))
             row = await cursor.fetchone()
-        limits = None if row is None else _limits(*row)
+        limits = None if row is None else await _of_period(tenant_id, *row)
         if len(self._limits) >= CACHE_ENTRIES:
             self._limits.clear()
         self._limits[tenant_id] = _Known(limits, at, at + CACHE_SECONDS)
@@ -250,23 +250,24 @@ def refusal(found: dict[str, Any], limits: Limits) -> QuotaExceeded:
     return QuotaExceeded(message, retry_after=retry_after)
 
 
-def _is_over(limits: Limits | None) -> bool:
-    """Whether the period that they are of has ended since."""
-    return limits is not None and limits.ends_at <= datetime.now(UTC)
-
-
-def _limits(
+async def _of_period(
+    tenant_id: int,
     tokens: int | None,
     spend: Decimal | None,
     currency: str,
-    time_zone: str,
     period: str | None,
+    time_zone: str | None,
     ends_at: datetime | None,
 ) -> Limits:
-    if period is None or ends_at is None:  # nothing was settled in this month yet
-        period = month_of(datetime.now(UTC), time_zone)
-        ends_at = bounds(period, time_zone)[1]
-    return Limits(tokens, spend, currency, time_zone, period, ends_at)
+    if period is None or time_zone is None or ends_at is None:  # the tenant's month has just begun
+        begun = await database_sync_to_async(period_at)(tenant_id, datetime.now(UTC))
+        period, time_zone, ends_at = begun.name, begun.time_zone, begun.ends_at
+    return Limits(tokens, spend, currency, period, time_zone, ends_at)
+
+
+def _is_over(limits: Limits | None) -> bool:
+    """Whether the period that they are of has ended since."""
+    return limits is not None and limits.ends_at <= datetime.now(UTC)
 
 
 admission = Admission()

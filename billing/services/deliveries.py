@@ -30,7 +30,7 @@ from billing.services import audit, sinks
 from billing.services.outbound import AddressRefused, Answer, Unanswered, outbound, post
 from streaming.core.nodes import NodeOptions
 from streaming.engines.credentials import CredentialMissing, Credentials
-from streaming.services.sql import rows
+from streaming.services.sql import changed, rows
 
 EVENTS_OF_ONE = 128
 EVENTS_OF_ALL = 512
@@ -47,23 +47,26 @@ GIVE_UP = timedelta(days=4)
 """A sink that has failed for so long is not told any more what has waited for as long."""
 EVENT_TRIES = 12
 
+KEEP = timedelta(days=30)
+FORGET_ROWS = 5000
+
 # One event for a sink that fails: if that is taken, the others follow. Sinks in any order, so that
 # none is always the one for which there is no room.
 _CLAIM = """
 WITH sinks AS MATERIALIZED (
     SELECT id, CASE WHEN failing_since IS NULL THEN %(of_one)s ELSE 1 END AS room
     FROM billing_usagesink
-    WHERE enabled AND (retry_at IS NULL OR retry_at <= now())
+    WHERE enabled AND (retry_at IS NULL OR retry_at <= clock_timestamp())
     ORDER BY random()
 ), chosen AS MATERIALIZED (
     SELECT due.id FROM sinks CROSS JOIN LATERAL (
         SELECT d.id FROM billing_eventdelivery d
-        WHERE d.sink_id = sinks.id AND d.state = 'pending' AND d.next_at <= now()
+        WHERE d.sink_id = sinks.id AND d.state = 'pending' AND d.next_at <= clock_timestamp()
         ORDER BY d.id LIMIT sinks.room FOR UPDATE SKIP LOCKED
     ) due
     LIMIT %(of_all)s
 )
-UPDATE billing_eventdelivery d SET next_at = now() + %(claim)s
+UPDATE billing_eventdelivery d SET next_at = clock_timestamp() + %(claim)s
 FROM chosen WHERE d.id = chosen.id RETURNING d.id
 """
 
@@ -76,6 +79,14 @@ WITH given_up AS (
     RETURNING d.sink_id
 )
 SELECT sink_id, count(*) FROM given_up GROUP BY sink_id
+"""
+
+
+_FORGET = """
+DELETE FROM billing_eventdelivery WHERE id IN (
+    SELECT id FROM billing_eventdelivery
+    WHERE state = 'delivered' AND delivered_at < now() - %s ORDER BY id LIMIT %s
+)
 """
 
 
@@ -98,12 +109,11 @@ def deliver_usage_events() -> dict[str, Any]:
     if not claimed:
         return {"delivered": 0, "unsuccessful": 0, "given_up": given_up, "more": False}
     outcomes = asyncio.run(_send_all(claimed))
-    with transaction.atomic():
-        tried = {outcome.delivery.pk for outcome in outcomes}
-        EventDelivery.objects.filter(pk__in={d.pk for d in claimed} - tried).update(
-            next_at=timezone.now()
-        )
-        given_up += _note_all(outcomes)
+    tried = {outcome.delivery.pk for outcome in outcomes}
+    EventDelivery.objects.filter(pk__in={d.pk for d in claimed} - tried).update(
+        next_at=timezone.now()
+    )
+    given_up += _note_all(outcomes)
     delivered = sum(outcome.verdict is Verdict.TAKEN for outcome in outcomes)
     return {
         "delivered": delivered,
@@ -116,9 +126,17 @@ def deliver_usage_events() -> dict[str, Any]:
 def send_now(delivery: EventDelivery) -> Outcome:
     """Send one event at once, whatever it waits for; how that went."""
     (outcome,) = asyncio.run(_send_all([delivery]))
-    with transaction.atomic():
-        _note_all([outcome])
+    _note_all([outcome])
     return outcome
+
+
+def forget_delivered() -> dict[str, Any]:
+    """Delete what was delivered long ago; how many. ``more``: there is more.
+
+    A replay does not need it: events are made from settlements.
+    """
+    forgotten = changed(_FORGET, KEEP, FORGET_ROWS)
+    return {"forgotten": forgotten, "more": forgotten == FORGET_ROWS}
 
 
 def pause(failing_for: timedelta, jitter: float) -> timedelta:
@@ -204,18 +222,12 @@ def _said(answer: Answer, credentials: Credentials) -> str:
 
 
 def _note_all(outcomes: Sequence[Outcome]) -> int:
-    """Write down how it went; how many events were given up."""
-    now = timezone.now()
+    """Write down how it went, one transaction a sink; how many events were given up."""
     by_sink: dict[int, list[Outcome]] = {}
     for outcome in outcomes:
         by_sink.setdefault(outcome.delivery.sink_id, []).append(outcome)
-        _note(outcome, now)
-    EventDelivery.objects.bulk_update(
-        [outcome.delivery for outcome in outcomes],
-        ["state", "tries", "next_at", "answered", "delivered_at"],
-    )
     for sink_id in sorted(by_sink):
-        _note_sink(sink_id, by_sink[sink_id], now)
+        _note_sink(sink_id, by_sink[sink_id], timezone.now())
     return sum(outcome.delivery.state == EventDelivery.State.FAILED for outcome in outcomes)
 
 
@@ -236,8 +248,15 @@ def _note(outcome: Outcome, now: datetime) -> None:
             delivery.next_at = now  # it waits for its sink
 
 
+@transaction.atomic
 def _note_sink(sink_id: int, outcomes: Sequence[Outcome], now: datetime) -> None:
-    """On the sink. What it took last counts: others may have failed while it came back."""
+    """On a sink and its events."""
+    for outcome in outcomes:
+        _note(outcome, now)
+    EventDelivery.objects.bulk_update(
+        [outcome.delivery for outcome in outcomes],
+        ["state", "tries", "next_at", "answered", "delivered_at"],
+    )
     sink = lock_sink(sink_id)
     lost = [o for o in outcomes if o.delivery.state == EventDelivery.State.FAILED]
     if lost:

@@ -89,11 +89,27 @@ def replay(sink: UsageSink, *, period_name: str = "", from_settlement: int = 0) 
             [delivery for line in batch for delivery in _deliveries(line, [sink.pk])],
             update_conflicts=True,
             unique_fields=["sink", "event_id"],
-            update_fields=["state", "tries", "next_at", "answered", "delivered_at"],
+            update_fields=["state", "tries", "next_at", "answered", "created_at", "delivered_at"],
         )
         count += len(batch)
-    close_incident(FAILED, sink.name)
+    _try_again(sink)
     return count
+
+
+def replay_failed(sink: UsageSink) -> int:
+    """Try what was given up again, as if it were new; how many events."""
+    now = timezone.now()
+    count = EventDelivery.objects.filter(sink=sink, state=EventDelivery.State.FAILED).update(
+        state=EventDelivery.State.PENDING, tries=0, next_at=now, created_at=now
+    )
+    _try_again(sink)
+    return count
+
+
+def _try_again(sink: UsageSink) -> None:
+    """Now, whatever it has failed before."""
+    UsageSink.objects.filter(pk=sink.pk).update(failing_since=None, retry_at=None)
+    close_incident(FAILED, sink.name)
 
 
 def cloud_event(event_id: str, type_: str, subject: str, at: str, data: dict[str, Any]) -> str:

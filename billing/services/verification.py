@@ -33,6 +33,9 @@ _COLUMNS = (
     "seq", "at", "action", "actor", "subject", "tenant_id", "session_id", "data", "previous", "hash",
 )  # fmt: skip
 
+Entry = tuple[Link, bytes, bytes]
+"""A link, what it says it follows, and its hash, as they are stored."""
+
 _WITNESSED: dict[str, type[models.Model]] = {
     "ledger.": LedgerEntry,
     "settlement": Settlement,
@@ -96,14 +99,12 @@ def verify(published: Iterable[Head] = ()) -> Verdict:
         walk = Walk()
         for page in _pages():
             witnesses = _rows_of(page)
-            for entry in page:
-                *fields, previous, stored = entry
-                link = Link(*fields)
-                for key, wrong in walk.step(link, bytes(previous), bytes(stored)):
+            for link, previous, stored in page:
+                for key, wrong in walk.step(link, previous, stored):
                     verdict.add(_LOG, key, wrong)
                 _compare_row(link, witnesses, verdict)
                 for head in by_seq.pop(link.seq, ()):
-                    _compare_head(head, bytes(stored), verdict)
+                    _compare_head(head, stored, verdict)
                 verdict.checked += 1
         _check_end(walk, by_seq, verdict)
         _check_exactly_one(verdict)
@@ -143,12 +144,14 @@ def _by_seq(
     return by_seq, foreign
 
 
-def _pages() -> Iterator[list[tuple[Any, ...]]]:
+def _pages() -> Iterator[list[Entry]]:
     entries = AuditEntry.objects.order_by("seq").values_list(*_COLUMNS)
-    page = list(entries[:PAGE])
-    while page:
-        yield page
-        page = list(entries.filter(seq__gt=page[-1][0])[:PAGE])
+    page = entries[:PAGE]
+    while found := [
+        (Link(*columns), bytes(previous), bytes(stored)) for *columns, previous, stored in page
+    ]:
+        yield found
+        page = entries.filter(seq__gt=found[-1][0].seq)[:PAGE]
 
 
 def _witnessed_by(action: str) -> type[models.Model] | None:
@@ -164,11 +167,10 @@ def _key_of(model: type[models.Model], subject: str) -> Any:
         return None
 
 
-def _rows_of(page: list[tuple[Any, ...]]) -> dict[type[models.Model], dict[Any, models.Model]]:
+def _rows_of(page: list[Entry]) -> dict[type[models.Model], dict[Any, models.Model]]:
     """The rows whose hashes are in a page of the log."""
     keys: dict[type[models.Model], set[Any]] = defaultdict(set)
-    for entry in page:
-        link = Link(*entry[:-2])
+    for link, _, _ in page:
         if (model := _witnessed_by(link.action)) is not None:
             keys[model].add(_key_of(model, link.subject))
     return {model: model._base_manager.in_bulk(wanted - {None}) for model, wanted in keys.items()}

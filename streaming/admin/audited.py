@@ -12,10 +12,12 @@ from django.http import HttpRequest
 
 from streaming.services import audit
 
+ACTOR_LENGTH = 150  # of the columns that hold an actor
+
 
 def actor_of(request: HttpRequest) -> str:
     """As histories and the audit log name who is logged in: ``user:alice``."""
-    return f"user:{request.user.get_username()}"
+    return f"user:{request.user.get_username()}"[:ACTOR_LENGTH]
 
 
 class AuditedAdmin(admin.ModelAdmin):

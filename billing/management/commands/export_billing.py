@@ -73,6 +73,8 @@ class _Bar:
         if self._bar is None:
             self._bar = tqdm(total=expected, unit=" lines", unit_scale=True, file=sys.stderr)
         self._bar.update(done - self._bar.n)
+        if done >= expected:
+            self._bar.close()  # what is logged from here on has a line of its own
 
     def __enter__(self) -> Self:
         return self

@@ -113,8 +113,9 @@ def test_logs_are_read_whatever_stands_around_the_heads(head, tmp_path):
 def test_the_manifests_of_our_own_exports_are_known(settings, head, tmp_path):
     settings.DATA_DIR = tmp_path
     assert list(heads.kept()) == []
-    of_one = tmp_path / "exports" / "some-export"
-    of_one.mkdir(parents=True)
-    (of_one / "manifest.json").write_text(json.dumps({"audit_head": head.for_manifest()}))
-    (of_one / "statement.json").write_text("{}")
+    told = {"audit_head": head.for_manifest()}
+    for name, manifest in (("a-mended", {}), ("b", told), (".unfinished-c", told)):
+        path = tmp_path / "exports" / name / "manifest.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(manifest))
     assert list(heads.kept()) == [head]

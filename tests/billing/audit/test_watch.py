@@ -95,9 +95,9 @@ def test_the_task_opens_an_incident_and_closes_it(caplog):
 def test_the_task_knows_the_heads_in_manifests(settings, tmp_path):
     settings.DATA_DIR = tmp_path
     tell(3)
-    (tmp_path / "exports").mkdir()
-    manifest = {"audit_head": heads.publish().for_manifest()}
-    (tmp_path / "exports" / "manifest.json").write_text(json.dumps(manifest))
+    path = tmp_path / "exports" / "some" / "manifest.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"audit_head": heads.publish().for_manifest()}))
     tamper("DELETE FROM billing_auditentry")
     tamper("DELETE FROM billing_audithead")
     verify_audit_log()

@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -83,6 +84,7 @@ def test_the_bar_is_for_terminals(start_stack):
         sys.executable, "manage.py", "export_billing", "--period", "2026-11", "--format", "jsonl",
     ]  # fmt: skip
     terminal, other_end = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 100))
     done = subprocess.run(
         command, cwd=ROOT, env=stack.env(), stdout=subprocess.PIPE, stderr=other_end, check=True
     )

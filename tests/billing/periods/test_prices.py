@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
