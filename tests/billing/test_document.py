@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from django.core.management import get_commands
 
 from billing.core import money
 from billing.models import Settlement, UsageRecord, Waste
@@ -64,6 +65,13 @@ def test_amounts_are_rounded_so():
         value, same = rounded.split()
         assert same == currency
         assert money.rounded(Decimal(amount), currency) == Decimal(value)
+
+
+def test_it_names_commands_that_exist():
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    named = set(re.findall(r"manage\.py (\w+)", DOCUMENT + readme))
+    assert len(named) > 5
+    assert named <= set(get_commands())
 
 
 def test_it_leads_to_pages_that_exist():

@@ -156,9 +156,7 @@ def test_the_statement_is_a_click_away(finance, last_month):
 
 def test_the_audit_log_is_verified(finance):
     keep_books()
-    assert "entries were checked" not in page(
-        finance, "auditentry", "verify"
-    )
+    assert "entries were checked" not in page(finance, "auditentry", "verify")
     told = send(finance, "auditentry", "verify")
     assert "Whole." in told.text
 

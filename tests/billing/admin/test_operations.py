@@ -14,6 +14,7 @@ from billing.models import (
     AuditEntry,
     BillingAccount,
     CreditRequest,
+    EventDelivery,
     LedgerEntry,
     PriceList,
     PricePlan,
@@ -372,6 +373,17 @@ def test_a_sink_is_added_switched_off_and_given_a_new_secret(integrator):
         ("usage_sink.disable", "user:integrator"),
         ("usage_sink.rotate", "user:integrator"),
     ]
+
+
+def test_a_sink_is_tested_and_told_again_what_failed(integrator):
+    send(integrator, "usagesink", "add", **SINK)
+    sink = UsageSink.objects.get()
+    act(integrator, "usagesink", "send_test", sink)
+    delivery = EventDelivery.objects.get()
+    EventDelivery.objects.update(state="failed", tries=12)
+    act(integrator, "usagesink", "send_again", sink)
+    delivery.refresh_from_db()
+    assert (delivery.state, delivery.tries) == ("pending", 0)
 
 
 def test_the_secret_of_a_sink_takes_the_permission_to_change_it(integrator, finance):
