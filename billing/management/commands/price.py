@@ -65,8 +65,7 @@ class Command(BaseCommand):
                     plan = self._set(options, actor)
                     self.stdout.write(f"Plan {plan.pk}: {plan}.")
                 case "end":
-                    at = options["at"] or timezone.now()
-                    plan = prices.end_plan(options["plan"], effective_to=at, actor=actor)
+                    plan = prices.end_plan(options["plan"], effective_to=options["at"], actor=actor)
                     self.stdout.write(f"Plan {plan.pk} ends at {_minute(plan.effective_to)}.")
                 case "withdraw":
                     prices.withdraw_plan(options["plan"], actor=actor)
