@@ -21,10 +21,19 @@ class BillingConf:
         "100", "Credits and adjustments above this amount, in any currency, need a second person."
     )
     audit_key: str = setting(
-        "", "Key that signs the audit log's published heads; by default derived from SECRET_KEY."
+        "",
+        "Key that signs the audit log's published heads; by default derived from SECRET_KEY. Of"
+        " several, with commas between them, the first signs and all are accepted.",
     )
     webhook_private_addresses: bool = setting(
         False, "Whether webhooks and collectors may be at private addresses, and without TLS."
+    )
+    event_source: str = setting(
+        "/unbroken",
+        "The `source` of usage events; one for each deployment that shares a collector.",
+    )
+    quota_output_tokens: int = setting(
+        1024, "Tokens of an answer that a quota reserves where the client sets no max_tokens."
     )
 
     @classmethod

@@ -37,3 +37,11 @@ class UnknownSession(BillingError):
 
 class PriceRefused(BillingError):
     """A price that may not be: not a price, or one for a time that was settled by another."""
+
+
+class ExportRefused(BillingError):
+    """There is no such export: an unknown format, tenant or period."""
+
+
+class ExportFailed(BillingError):
+    """It could not be written, or did not come to what was booked. Nothing of it is left."""

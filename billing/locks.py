@@ -3,8 +3,8 @@
 1. the usage record of a session (whoever settles it) or a request for a credit (whoever decides it) or
 a price list (whoever sets a price), 2. the account (whoever begins a month, or books by hand), 3. the
 period (``FOR KEY SHARE`` by those who add lines, ``FOR UPDATE`` by who closes it), 4. the charge that a
-credit takes from, 5. the quota use of an account, 6. the audit head, last and shortest. All of them end
-with the transaction.
+credit takes from, 5. the quota use of an account, 6. a usage sink, 7. the audit head, last and
+shortest. All of them end with the transaction. (``only_announcer`` never waits.)
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from billing.models import (
     PriceList,
     QuotaUse,
     UsageRecord,
+    UsageSink,
 )
 
 LEDGER = 0x554E43  # keeps our advisory locks apart from others
@@ -31,7 +32,26 @@ ANNOUNCEMENTS = 0x554E44
 
 def lock_usage(session_id: UUID) -> UsageRecord | None:
     """The usage record of a session, for us alone; None: there is none yet."""
-    return UsageRecord.objects.select_for_update().filter(pk=session_id).first()
+    found = UsageRecord.objects.select_for_update(of=("self",)).select_related("plan")
+    return found.filter(pk=session_id).first()
+
+
+def add_usage(usage: UsageRecord) -> bool:
+    """Store a session's first record, which nobody else has while we do; False: somebody was
+    faster (that is waited for)."""
+    columns = UsageRecord._meta.concrete_fields
+    names = ", ".join(f'"{column.column}"' for column in columns)
+    marks = ", ".join(["%s"] * len(columns))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO billing_usagerecord ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING",
+            [
+                column.get_db_prep_save(getattr(usage, column.attname), connection)
+                for column in columns
+            ],
+        )
+        usage._state.adding = cursor.rowcount == 0
+        return cursor.rowcount == 1
 
 
 def lock_request(request_id: int) -> CreditRequest:
@@ -76,6 +96,11 @@ def lock_charge(entry_id: UUID) -> LedgerEntry:
 def lock_quota(use_id: int) -> QuotaUse:
     """What an account has used in a period, for us alone."""
     return QuotaUse.objects.select_for_update().get(pk=use_id)
+
+
+def lock_sink(sink_id: int) -> UsageSink:
+    """A usage sink, for us alone; others may go on adding deliveries to it."""
+    return UsageSink.objects.select_for_update(no_key=True).get(pk=sink_id)
 
 
 def lock_audit_head() -> AuditHead:

@@ -6,8 +6,11 @@ from typing import Any
 
 from celery import shared_task
 
-from billing.services import heads, settlement, verification
+from billing.services import deliveries, heads, quota, settlement, verification
 from streaming.services.task_runs import recorded
+
+SOON = {"countdown": 1.0, "expires": 30.0}
+"""For what has more to do: meanwhile the worker does something else."""
 
 
 @shared_task(name="settle_sessions")
@@ -30,3 +33,30 @@ def publish_audit_head() -> dict[str, Any]:
     """Tell the audit log's head to the world: what is cut off later shows."""
     heads.publish()
     return {}
+
+
+@shared_task(name="deliver_usage_events")
+@recorded("deliver_usage_events")
+def deliver_usage_events() -> dict[str, Any]:
+    """Tell collectors and webhooks what was used."""
+    result = deliveries.deliver_usage_events()
+    if result["more"]:
+        deliver_usage_events.apply_async(**SOON)
+    return result
+
+
+@shared_task(name="release_reservations")
+@recorded("release_reservations")
+def release_reservations() -> dict[str, Any]:
+    """Give back what sessions hold of a quota that never began."""
+    return quota.release_stale()
+
+
+@shared_task(name="forget_usage_events")
+@recorded("forget_usage_events")
+def forget_usage_events() -> dict[str, Any]:
+    """Delete usage events that were delivered long ago."""
+    result = deliveries.forget_delivered()
+    if result["more"]:
+        forget_usage_events.apply_async(**SOON)
+    return result

@@ -6,4 +6,11 @@ class GatewayProjectConfig(AppConfig):
     verbose_name = "Gateway"
 
     def ready(self) -> None:
+        from billing.services.admission import admit
+        from billing.services.settlement import settle_overdue
         from gateway_project import checks  # noqa: F401  (registers the system checks)
+        from streaming.ports import ports
+
+        # Streaming knows nothing of billing: it asks whoever is connected here.
+        ports.admit = admit
+        ports.settle = settle_overdue

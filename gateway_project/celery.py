@@ -18,8 +18,11 @@ EVERY_SECONDS = {
     "settle_sessions": 1.0,
     "reclaim_kv_cache": 2.0,
     "settle_abandoned_sessions": 5.0,
+    "deliver_usage_events": 5.0,
+    "release_reservations": 60.0,
     "defragment_nodes": 300.0,
     "purge_expired_content": 3600.0,
+    "forget_usage_events": 3600.0,
     "publish_audit_head": 3600.0,
     "verify_audit_log": 86400.0,
 }

@@ -5,5 +5,6 @@ from django.urls import include, path
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("billing/", include("billing.urls")),
     path("", include("streaming.urls")),
 ]

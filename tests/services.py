@@ -1,8 +1,8 @@
 """PostgreSQL and Redis for one test session: those of the environment, else embedded ones.
 
 ``tests.settings`` calls :func:`start` before Django's settings are read. With ``DATABASE_URL`` or
-``REDIS_URL`` in the environment nothing is started for it; the role must be allowed to create
-databases.
+``REDIS_URL`` in the environment nothing is started for it; the role must be a superuser: it creates
+databases and roles, and tampers with what others may not change.
 """
 
 from __future__ import annotations

@@ -32,7 +32,16 @@ class UsageSink(models.Model):
     url = models.URLField(max_length=500)
     credential = models.CharField(max_length=200, blank=True)
     secret_version = models.PositiveIntegerField(default=1)
+    options = models.JSONField(
+        default=dict, blank=True, help_text="What its kind needs to know: see docs/usage-events.md."
+    )
     enabled = models.BooleanField(default=True)
+    failing_since = models.DateTimeField(
+        null=True, editable=False, help_text="It has taken nothing since."
+    )
+    retry_at = models.DateTimeField(
+        null=True, editable=False, help_text="It is left alone until then."
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     def __str__(self) -> str:
@@ -63,10 +72,11 @@ class EventDelivery(models.Model):
         constraints = [models.UniqueConstraint(fields=["sink", "event_id"], name="event_told_once")]
         indexes = [
             models.Index(
-                fields=["next_at"],
+                fields=["sink", "id"],
                 name="delivery_waiting",
                 condition=models.Q(state="pending"),
-            )
+            ),
+            models.Index(fields=["id"], name="delivery_failed", condition=models.Q(state="failed")),
         ]
 
     def __str__(self) -> str:

@@ -60,6 +60,9 @@ class LedgerEntry(models.Model):
         indexes = [
             models.Index(fields=["period", "id"], name="ledger_by_period"),
             models.Index(fields=["tenant", "id"], name="ledger_by_tenant"),
+            models.Index(  # what is not a charge is rare, and looked for
+                fields=["kind", "id"], name="ledger_by_people", condition=~models.Q(kind="charge")
+            ),
             models.Index(
                 fields=["period"],
                 name="ledger_by_hand",

@@ -22,6 +22,10 @@ class BillingPeriod(models.Model):
     closed_at = models.DateTimeField(null=True)
     closed_by = models.CharField(max_length=150, blank=True)
     checklist = models.JSONField(default=dict, help_text="What was found when it was closed.")
+    account_name = models.CharField(
+        max_length=200, blank=True, help_text="As the account was called when it was closed."
+    )
+    issuer = models.CharField(max_length=200, blank=True, help_text="Who billed it then.")
 
     class Meta:
         constraints = [

@@ -131,7 +131,12 @@ class Settlement(models.Model):
                 name="never_more_than_was_generated",
             ),
         ]
-        indexes = [models.Index(fields=["period", "id"], name="settlement_by_period")]
+        indexes = [
+            models.Index(fields=["period", "id"], name="settlement_by_period"),
+            models.Index(
+                fields=["id"], name="settlement_denied", condition=models.Q(kind="denied")
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.usage_id} #{self.n}"

@@ -1,16 +1,21 @@
-"""What ``make run`` prepares for a visitor: an admin login and an API key."""
+"""What ``make run`` prepares for a visitor: an admin login, an API key, and prices to be charged."""
 
 from __future__ import annotations
 
 import os
 import secrets
+from decimal import Decimal
 from pathlib import Path
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
+from billing.models import PricePlan
+from billing.services.prices import set_plan
 from gateway_project.supervisor.console import say
+from streaming.models import Tenant
+from streaming.services.demo_tokens import DEMO_TENANT
 
 USER = "demo"
 
@@ -19,6 +24,25 @@ def prepare_demo(url: str) -> None:
     """Print the admin login; ``seed_demo_access`` makes the tenant and prints its API key."""
     say("admin", f"{url}/admin/  user {USER}  password {_admin_password()}")
     call_command("seed_demo_access")
+    price_demo()
+
+
+def price_demo() -> None:
+    """Prices for the demo tenant, so that its sessions have a bill. Once: a visitor may change them."""
+    tenant = Tenant.objects.get(name=DEMO_TENANT)
+    if PricePlan.objects.filter(list__tenant=tenant).exists():
+        return
+    set_plan(
+        tenant_id=tenant.pk,
+        model="",
+        currency="EUR",
+        input_per_million=Decimal("0.50"),
+        cached_input_per_million=Decimal("0.10"),
+        output_per_million=Decimal("1.50"),
+        cost_per_million=Decimal("0.80"),
+        note="Prices of the demo",
+        actor="system",
+    )
 
 
 def _admin_password() -> str:

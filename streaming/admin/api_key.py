@@ -10,6 +10,7 @@ from django.contrib import admin, messages
 from django.http import HttpRequest
 from django.utils import timezone
 
+from streaming.admin.audited import AuditedAdmin, actor_of
 from streaming.admin.confirmation import confirmed_action
 from streaming.models import ApiKey
 from streaming.services.api_keys import issue, revoke_api_key
@@ -18,7 +19,7 @@ from streaming.services.api_keys import issue, revoke_api_key
 class ApiKeyForm(forms.ModelForm):
     class Meta:
         model = ApiKey
-        fields = ["tenant", "name", "is_test", "on_disconnect", "expires_at"]
+        fields = ["tenant", "name", "cost_centre", "is_test", "on_disconnect", "expires_at"]
 
     def clean_expires_at(self) -> datetime | None:
         until = self.cleaned_data["expires_at"]
@@ -28,7 +29,9 @@ class ApiKeyForm(forms.ModelForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(admin.ModelAdmin):
+class ApiKeyAdmin(AuditedAdmin):
+    audited_as = "key"
+    told = ("on_disconnect", "cost_centre", "expires_at")
     form = ApiKeyForm
     list_display = [
         "prefix", "tenant", "name", "active", "is_test", "on_disconnect", "created_at", "expires_at",
@@ -40,8 +43,8 @@ class ApiKeyAdmin(admin.ModelAdmin):
     autocomplete_fields = ["tenant"]
     ordering = ["-id"]
     fields = [
-        "tenant", "name", "is_test", "on_disconnect", "expires_at", "prefix", "active", "created_at",
-        "revoked_at", "replaced_by",
+        "tenant", "name", "cost_centre", "is_test", "on_disconnect", "expires_at", "prefix", "active",
+        "created_at", "revoked_at", "replaced_by",
     ]  # fmt: skip
     readonly_fields = ["prefix", "active", "created_at", "revoked_at", "replaced_by"]
     actions = [
@@ -50,9 +53,13 @@ class ApiKeyAdmin(admin.ModelAdmin):
             description="Revoke selected API keys",
             question="Requests with these keys will be refused at once and for good. Revoke them?",
             done="Revoked.",
-            act=lambda key: revoke_api_key(str(key.pk)),
+            act=lambda key, by: revoke_api_key(str(key.pk), by=by),
+            signed=True,
         )
     ]
+
+    def audit_subject(self, obj: ApiKey) -> tuple[str, int | None]:
+        return f"key:{obj.prefix}", obj.tenant_id
 
     @admin.display(boolean=True)
     def active(self, key: ApiKey) -> bool:
@@ -72,6 +79,7 @@ class ApiKeyAdmin(admin.ModelAdmin):
     ) -> None:
         if change:
             obj.save(update_fields=form.changed_data)
+            self.announce_saved(request, obj, form, change)
             return
-        secret = issue(obj)
+        secret = issue(obj, by=actor_of(request))
         messages.warning(request, f"The key is {secret} – copy it now, it is not shown again.")

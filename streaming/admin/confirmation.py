@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from streaming.admin.audited import actor_of
 from streaming.services.refused import Refused
 
 Action = Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse | None]
@@ -24,14 +25,17 @@ def confirmed_action(
     done: str,
     act: Callable[..., Any],
     signed: bool = False,
+    permission: str = "change",
+    refusals: tuple[type[Exception], ...] = (Refused,),
 ) -> Action:
     """An admin action; ``act`` gets each chosen object once somebody has said yes.
 
     ``done`` is what the history and the message say, in the past tense. ``signed``: ``act`` also
-    takes ``by``, the name of who has said it.
+    takes ``by``, the actor who has said it. ``permission``: as in Django's own actions, the model
+    admin's ``has_<permission>_permission`` is asked. ``refusals``: what ``act`` says no with.
     """
 
-    @admin.action(description=description, permissions=["change"])
+    @admin.action(description=description, permissions=[permission])
     def action(
         model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]
     ) -> HttpResponse | None:
@@ -48,8 +52,8 @@ def confirmed_action(
             return TemplateResponse(request, "admin/streaming/confirm.html", context)
         for target in queryset:
             try:
-                act(target, **({"by": request.user.get_username()} if signed else {}))
-            except Refused as exc:
+                act(target, **({"by": actor_of(request)} if signed else {}))
+            except refusals as exc:
                 messages.error(request, str(exc))
             else:
                 model_admin.log_change(request, target, done)

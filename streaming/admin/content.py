@@ -6,7 +6,9 @@ import json
 
 from django.http import HttpRequest
 
+from streaming.admin.audited import actor_of
 from streaming.models import StreamSession, TokenCheckpoint
+from streaming.services import audit
 
 # Nobody is given this permission yet, so it is the superusers'; Django grants them everything.
 PERMISSION = "streaming.view_content"
@@ -16,6 +18,18 @@ SHOWN_CHARACTERS = 100_000
 
 def may_view_content(request: HttpRequest) -> bool:
     return request.user.has_perm(PERMISSION)
+
+
+def note_view(request: HttpRequest, session: StreamSession) -> None:
+    """Have it audited that somebody sees the content of a session; before it is shown."""
+    audit.announce(
+        "content.view",
+        actor=actor_of(request),
+        subject=f"session:{session.pk}",
+        tenant_id=session.tenant_id,
+        session_id=session.pk,
+        reference=session.reference,
+    )
 
 
 def answer_text(session: StreamSession) -> str:

@@ -11,11 +11,12 @@ from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
 from streaming.core.nodes import NodeSpec
 from streaming.models import InferenceNode
 from streaming.models.node import Switch
-from streaming.services import node_admin, node_events
+from streaming.services import node_admin
 
 LATEST = 50
 
@@ -197,15 +198,15 @@ class InferenceNodeAdmin(admin.ModelAdmin):
     ) -> None:
         # Gateways write health and models at any moment: never write back what the form saw.
         obj.save(update_fields=form.changed_data if change else None)
-        by = request.user.get_username()
+        by = actor_of(request)
         if not change:
-            node_events.note(obj, "added", by=by)
+            node_admin.note_added(obj, by=by)
             return
         before = {column: form.initial.get(column) for column in form.changed_data}
         node_admin.note_change(obj, before, by=by)
 
     def delete_model(self, request: HttpRequest, obj: InferenceNode) -> None:
-        node_admin.remove_node(obj.name, by=request.user.get_username())
+        node_admin.remove_node(obj.name, by=actor_of(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[InferenceNode]) -> None:
         for node in queryset:

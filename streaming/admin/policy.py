@@ -9,9 +9,10 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from streaming.admin.audited import actor_of
 from streaming.models import ModelPolicy
 from streaming.models.node import Switch
-from streaming.services.node_events import note_model
+from streaming.services import switches
 
 
 class PolicyForm(forms.ModelForm):
@@ -39,15 +40,14 @@ class ModelPolicyAdmin(admin.ModelAdmin):
         self, request: HttpRequest, obj: ModelPolicy, form: forms.ModelForm, change: bool
     ) -> None:
         obj.save()
-        for switch in form.changed_data:
-            note_model(
-                obj.model, "switched", by=request.user.get_username(), switch=switch,
-                was=form.initial.get(switch), now=getattr(obj, switch),
+        for column in form.changed_data:
+            switches.note_switched(
+                obj.model, column, was=form.initial.get(column), now=getattr(obj, column),
+                by=actor_of(request),
             )  # fmt: skip
 
     def delete_model(self, request: HttpRequest, obj: ModelPolicy) -> None:
-        obj.delete()
-        note_model(obj.model, "policy_removed", by=request.user.get_username())
+        switches.remove_policy(obj, by=actor_of(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ModelPolicy]) -> None:
         for policy in queryset:

@@ -6,11 +6,17 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from streaming.admin.content import MASKED, answer_text, may_view_content, request_text
+from streaming.admin.content import (
+    MASKED,
+    answer_text,
+    may_view_content,
+    note_view,
+    request_text,
+)
 from streaming.admin.evidence import ByCause, in_words
 from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
 from streaming.admin.read_only import ReadOnlyAdmin
@@ -92,6 +98,20 @@ class StreamSessionAdmin(ReadOnlyAdmin):
             # The methods below have no request; whether they may show content, only it can tell.
             session.content_visible = may_view_content(request)
         return session
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        page = super().change_view(request, object_id, form_url, extra_context)
+        # It is rendered after this: nobody sees what was not audited.
+        session = (getattr(page, "context_data", None) or {}).get("original")
+        if session is not None and session.content_visible:
+            note_view(request, session)
+        return page
 
     @admin.display(ordering="completion_tokens")
     def tokens(self, session: StreamSession) -> int:

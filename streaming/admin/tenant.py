@@ -7,16 +7,22 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
+from streaming.admin.audited import AuditedAdmin
 from streaming.models import Tenant
 
 
 @admin.register(Tenant)
-class TenantAdmin(admin.ModelAdmin):
+class TenantAdmin(AuditedAdmin):
+    audited_as = "tenant"
+    told = ("content_days",)
     list_display = ["name", "display_name", "created_at"]
     search_fields = ["name", "display_name"]
     ordering = ["name"]
-    fields = ["name", "display_name", "created_at"]
+    fields = ["name", "display_name", "content_days", "created_at"]
     readonly_fields = ["created_at"]
+
+    def audit_subject(self, obj: Tenant) -> tuple[str, int | None]:
+        return f"tenant:{obj.name}", obj.pk
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> Any:
         # Commands, logs and exports know a tenant by its name.

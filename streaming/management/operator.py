@@ -6,9 +6,9 @@ import getpass
 
 
 def operator_name() -> str:
-    """For example ``alice (command)``."""
+    """As an actor: for example ``command:alice``."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container's user often has no name
         name = "somebody"
-    return f"{name} (command)"
+    return f"command:{name}"

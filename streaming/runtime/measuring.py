@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import psycopg
+from prometheus_client.metrics_core import Metric
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.fleet.continuations import Continuations
 from streaming.metrics import catalogue as c
+from streaming.metrics import stored as others
 from streaming.metrics.plain import fold
 from streaming.metrics.sessions import Record, SessionCount
 from streaming.runtime.journal import Journal
@@ -61,6 +63,8 @@ class StoredFigures:
     fragmentation: Mapping[str, float] = field(default_factory=dict)
     """By node, as last computed by the task that looks for it."""
     suspended: int = 0
+    others: Sequence[Metric] = ()
+    """Of whoever has registered figures of its own (``metrics.stored``)."""
 
 
 class Measuring:
@@ -163,10 +167,12 @@ class Measuring:
                 for session_id, seq in await cursor.fetchall():
                     self.count.wasted_on(self._undelivered[session_id], seq)
                 self._undelivered = {}
+            read = [await families.read(connection) for families in others.registered]
         self.stored = StoredFigures(
             now,
             {name: TaskFigures(*figures) for name, *figures in tasks},
             dict(incidents),
             dict(fragmentation),
             suspended[0][0],
+            [family for families in read for family in families],
         )

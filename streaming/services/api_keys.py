@@ -1,4 +1,7 @@
-"""API keys: made, listed, revoked, rotated. A secret is seen once, when it is made."""
+"""API keys: made, listed, revoked, rotated. A secret is seen once, when it is made.
+
+``by`` is the actor that the audit log names.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from streaming.models import ApiKey, Tenant
+from streaming.services import audit
 from streaming.services.refused import Refused
 
 PREFIX_LENGTH = 12  # "ub-live-" and four characters: enough to tell keys apart, no help in guessing
@@ -25,13 +29,15 @@ def create_api_key(
     is_test: bool = False,
     on_disconnect: str = ApiKey.OnDisconnect.SUSPEND,
     expires_in: timedelta | None = None,
+    by: str = audit.SYSTEM,
 ) -> tuple[ApiKey, str]:
     """A new key and its secret, of a tenant that is created when it is new. Raises ``Refused``."""
     if expires_in is not None and expires_in <= timedelta():
         raise Refused("A key has to be valid for some time.")
     with transaction.atomic():
-        tenant = _tenant(tenant_name)
+        tenant = _tenant(tenant_name, by)
         return _new_key(
+            by,
             tenant=tenant,
             name=name,
             is_test=is_test,
@@ -50,7 +56,7 @@ def list_api_keys(*, tenant_name: str | None = None) -> QuerySet[ApiKey]:
     return keys.filter(tenant__name=tenant_name)
 
 
-def revoke_api_key(prefix_or_id: str) -> ApiKey:
+def revoke_api_key(prefix_or_id: str, *, by: str = audit.SYSTEM) -> ApiKey:
     """End a key now; gateways notice within ``AUTH_CACHE_SECONDS``. Raises ``Refused``."""
     with transaction.atomic():
         key = find_api_key(prefix_or_id)
@@ -58,10 +64,13 @@ def revoke_api_key(prefix_or_id: str) -> ApiKey:
             raise Refused(f"{key.prefix}… was revoked before, at {key.revoked_at:%Y-%m-%d %H:%M}.")
         key.revoked_at = timezone.now()
         key.save(update_fields=["revoked_at"])
+        announce(key, "key.revoke", by)
     return key
 
 
-def rotate_api_key(prefix_or_id: str, overlap: timedelta) -> tuple[ApiKey, str]:
+def rotate_api_key(
+    prefix_or_id: str, overlap: timedelta, *, by: str = audit.SYSTEM
+) -> tuple[ApiKey, str]:
     """A new key with the attributes of an old one, which stays valid for ``overlap`` at most.
 
     A key with an expiry date is followed by one with the same time to live. Raises ``Refused``.
@@ -76,15 +85,18 @@ def rotate_api_key(prefix_or_id: str, overlap: timedelta) -> tuple[ApiKey, str]:
         if old.replaced_by is not None:
             raise Refused(f"{old.prefix}… was rotated before, to {old.replaced_by.prefix}….")
         new, secret = _new_key(
+            by,
             tenant=old.tenant,
             name=old.name,
             is_test=old.is_test,
             on_disconnect=old.on_disconnect,
+            cost_centre=old.cost_centre,
             expires_at=now + (old.expires_at - old.created_at) if old.expires_at else None,
         )
         old.replaced_by = new
         old.expires_at = min(old.expires_at or now + overlap, now + overlap)
         old.save(update_fields=["replaced_by", "expires_at"])
+        announce(old, "key.rotate", by, replaced_by=new.prefix, expires_at=old.expires_at)
     return new, secret
 
 
@@ -105,7 +117,7 @@ def find_api_key(prefix_or_id: str) -> ApiKey:
     return found[0]
 
 
-def issue(key: ApiKey) -> str:
+def issue(key: ApiKey, *, by: str = audit.SYSTEM) -> str:
     """Give a key that is not saved yet its secret, and save it. Raises ``Refused``."""
     secret = f"ub-{'test' if key.is_test else 'live'}-{secrets.token_urlsafe(32)}"
     key.prefix = secret[:PREFIX_LENGTH]
@@ -114,8 +126,20 @@ def issue(key: ApiKey) -> str:
         key.clean_fields()
     except ValidationError as exc:
         raise Refused(" ".join(exc.messages)) from exc
-    key.save(force_insert=True)
+    with transaction.atomic():
+        key.save(force_insert=True)
+        announce(
+            key, "key.create", by,
+            is_test=key.is_test, on_disconnect=key.on_disconnect, expires_at=key.expires_at,
+        )  # fmt: skip
     return secret
+
+
+def announce(key: ApiKey, action: str, by: str, **data: Any) -> None:
+    """Have the audit log tell what was done to a key; in the same transaction."""
+    audit.announce(
+        action, actor=by, subject=f"key:{key.prefix}", tenant_id=key.tenant_id, id=key.pk, **data
+    )
 
 
 def key_hash(secret: str) -> str:
@@ -128,16 +152,18 @@ def _harmless(prefix_or_id: str) -> str:
     return prefix_or_id[:PREFIX_LENGTH]
 
 
-def _tenant(name: str) -> Tenant:
+def _tenant(name: str, by: str) -> Tenant:
     tenant = Tenant(name=name)
     try:
         tenant.clean_fields()
     except ValidationError as exc:
         raise Refused(f"Tenant {name!r}: {' '.join(exc.messages)}") from exc
-    tenant, _ = Tenant.objects.get_or_create(name=name)
+    tenant, is_new = Tenant.objects.get_or_create(name=name)
+    if is_new:
+        audit.announce("tenant.create", actor=by, subject=f"tenant:{name}", tenant_id=tenant.pk)
     return tenant
 
 
-def _new_key(**columns: Any) -> tuple[ApiKey, str]:
+def _new_key(by: str, **columns: Any) -> tuple[ApiKey, str]:
     key = ApiKey(**columns)
-    return key, issue(key)
+    return key, issue(key, by=by)

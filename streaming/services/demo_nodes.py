@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 import psutil
 from django.conf import settings
+from django.db import transaction
 
 from streaming.models import InferenceNode
+from streaming.services.node_admin import announce
 
 
 def is_killable(node: InferenceNode, children: dict[str, Any]) -> bool | None:
@@ -23,15 +25,18 @@ def is_killable(node: InferenceNode, children: dict[str, Any]) -> bool | None:
     return _process(children[node.name]) is not None
 
 
-def kill(node: InferenceNode) -> bool:
+@transaction.atomic
+def kill(node: InferenceNode, *, by: str) -> bool:
     """SIGKILL the node's process. False when there is none that is certainly the node's."""
     children = read_children()
     process = _process(children[node.name]) if _is_child(node, children) else None
     if process is None:
         return False
+    announce("demo.kill", node, by=by)  # before: what cannot be audited must not happen
     try:
         process.kill()
     except psutil.NoSuchProcess:  # somebody was faster
+        transaction.set_rollback(True)
         return False
     return True
 

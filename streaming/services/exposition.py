@@ -18,6 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from streaming.fleet.breaker import Circuit
 from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.metrics import directory
+from streaming.metrics import stored as others
 from streaming.metrics.plain import REGISTRY
 from streaming.metrics.sockets import count_sockets
 from streaming.runtime.gateway import Gateway
@@ -144,7 +145,12 @@ def stored_families(stored: StoredFigures | None, now: float) -> list[Metric]:
             fragmentation.add_metric([node], ratio)
         suspended.add_metric([], stored.suspended)
         read.add_metric([], since)
-    return [age, runs, failures, incidents, fragmentation, suspended, read]
+    of_others = (
+        [family for families in others.registered for family in families.empty()]
+        if stored is None
+        else stored.others
+    )
+    return [age, runs, failures, incidents, fragmentation, suspended, read, *of_others]
 
 
 def socket_families(pids: Iterable[int]) -> list[Metric]:

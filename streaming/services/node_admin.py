@@ -1,6 +1,7 @@
 """What operators do to engine nodes. Gateways read the table once per second.
 
-``by`` names who does it, for the node's history.
+``by`` names who does it, for the node's history and the audit log: an actor (``user:alice``), or
+the name of a task.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from django.utils import timezone
 
 from streaming.core.nodes import NodeSpec
 from streaming.models import GatewayInstance, InferenceNode
+from streaming.services import audit
 from streaming.services.node_events import note
 from streaming.services.refused import Refused
 
@@ -33,7 +35,7 @@ WHERE i.stopped_at IS NULL AND i.heartbeat_at > now() - interval '5 seconds'
 
 
 def add_node(
-    spec: NodeSpec, *, source: str = InferenceNode.Source.COMMAND, by: str = ""
+    spec: NodeSpec, *, source: str = InferenceNode.Source.COMMAND, by: str = audit.SYSTEM
 ) -> InferenceNode:
     """Add a node; it gets work once a probe has found it healthy. Raises ``Refused``."""
     node = InferenceNode(
@@ -49,7 +51,7 @@ def add_node(
         node.clean_fields(exclude=["base_url"])
         with transaction.atomic():
             node.save(force_insert=True)
-            note(node, "added", by=by)
+            note_added(node, by=by)
     except ValidationError as exc:
         raise Refused(" ".join(exc.messages)) from exc
     except IntegrityError as exc:
@@ -67,7 +69,7 @@ def with_streams(nodes: QuerySet[InferenceNode]) -> QuerySet[Any]:
     return nodes.annotate(streams=RawSQL(_STREAMS, ()))
 
 
-def remove_node(name: str, *, by: str = "") -> InferenceNode:
+def remove_node(name: str, *, by: str = audit.SYSTEM) -> InferenceNode:
     """Forget a node, and those of its addresses. Its streams fail over; attempts keep its name.
 
     Raises ``Refused``.
@@ -85,10 +87,11 @@ def remove_node(name: str, *, by: str = "") -> InferenceNode:
     with transaction.atomic():
         node.delete()
         note(node, "removed", by=by)
+        announce("node.remove", node, by=by)
     return node
 
 
-def drain_node(name: str, *, by: str = "") -> InferenceNode:
+def drain_node(name: str, *, by: str = audit.SYSTEM) -> InferenceNode:
     """Give the node no new work and move its streams away. Raises ``Refused``.
 
     Streams that can go nowhere else stay until they end. It is ``drained`` once no gateway has any.
@@ -99,7 +102,7 @@ def drain_node(name: str, *, by: str = "") -> InferenceNode:
     return _set_state(node, Admin.DRAINING, by)
 
 
-def resume_node(name: str, *, by: str = "") -> InferenceNode:
+def resume_node(name: str, *, by: str = audit.SYSTEM) -> InferenceNode:
     """Let a drained (or draining) node have work again: little at first. Raises ``Refused``."""
     node = find_node(name)
     if node.is_leaving:
@@ -153,6 +156,7 @@ def _set_state(node: InferenceNode, state: str, by: str) -> InferenceNode:
             # Health and models are the gateways' to write.
             target.save(update_fields=["admin_state", "admin_state_at"])
             note(target, kind, by=by, was=was)
+        announce("node.resume" if state == Admin.ACTIVE else "node.drain", node, by=by)
     node.refresh_from_db()
     return node
 
@@ -161,6 +165,22 @@ def note_change(node: InferenceNode, before: dict[str, Any], *, by: str) -> None
     """Note what an operator has changed of a node's row: from ``before``, by column."""
     for column, was in before.items():
         note(node, "changed", by=by, what=column, was=was, now=getattr(node, column))
+    if before:
+        after = {column: getattr(node, column) for column in before}
+        announce("node.change", node, by=by, **audit.changes(before, after))
+
+
+def note_added(node: InferenceNode, *, by: str) -> None:
+    """Note that an operator has added a node."""
+    note(node, "added", by=by)
+    announce("node.add", node, by=by, dialect=node.dialect, base_url=node.base_url)
+
+
+def announce(action: str, node: InferenceNode, *, by: str, **data: Any) -> None:
+    """Have the audit log tell what was done to a node; in the same transaction."""
+    if ":" not in by and by != audit.SYSTEM:
+        by, data = audit.SYSTEM, {"task": by, **data}
+    audit.announce(action, actor=by, subject=f"node:{node.name}", **data)
 
 
 def _taken(spec: NodeSpec) -> str:

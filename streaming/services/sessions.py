@@ -22,6 +22,7 @@ from streaming.runtime.live import LiveSession, Principal, SessionEnd
 from streaming.runtime.records import Record, RecordKind, now, packed
 from streaming.runtime.token_log import SessionLog
 from streaming.services.attach import find
+from streaming.services.audit import announce_async
 
 FIRST_EPOCH = 1
 
@@ -148,11 +149,21 @@ async def stop_session(gateway: Gateway, principal: Principal, session_id: UUID)
     deadline = asyncio.get_running_loop().time() + STOP_SECONDS
     stored = await find(gateway, principal, session_id)
     if not stored.ended:
-        async with gateway.pool.connection() as connection:
-            await connection.execute(
-                "UPDATE session_fence SET stop_requested = true WHERE session_id = %s",
+        async with gateway.pool.connection() as connection, connection.transaction():
+            cursor = await connection.execute(
+                "UPDATE session_fence SET stop_requested = true"
+                " WHERE session_id = %s AND NOT stop_requested",
                 (session_id,),
             )
+            if cursor.rowcount:
+                await announce_async(
+                    connection,
+                    "session.stop",
+                    actor=f"key:#{principal.api_key_id}",
+                    subject=f"session:{session_id}",
+                    tenant_id=principal.tenant_id,
+                    session_id=session_id,
+                )
     while not stored.ended and asyncio.get_running_loop().time() < deadline:
         end = SessionEnd(SessionState.STOPPED, cause="client_stop")
         live = gateway.sessions.get(session_id)

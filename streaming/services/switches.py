@@ -10,14 +10,15 @@ from django.db import transaction
 
 from streaming.models import InferenceNode, ModelPolicy
 from streaming.models.node import Switch
-from streaming.services.node_admin import find_node
+from streaming.services import audit
+from streaming.services.node_admin import announce, find_node
 from streaming.services.node_events import note, note_model
 from streaming.services.refused import Refused
 
 NAMES = ("failover", "hedging", "defragment")
 
 
-def switch_node(node_name: str, switch: str, to: str, *, by: str = "") -> InferenceNode:
+def switch_node(node_name: str, switch: str, to: str, *, by: str = audit.SYSTEM) -> InferenceNode:
     """Turn a switch of a node, and of its addresses if it stands for several. Raises ``Refused``."""
     to = _checked(switch, to)
     node = find_node(node_name)
@@ -29,10 +30,11 @@ def switch_node(node_name: str, switch: str, to: str, *, by: str = "") -> Infere
                 setattr(target, switch, to)
                 target.save(update_fields=[switch])
                 note(target, "switched", by=by, switch=switch, was=was, now=to)
+                announce("node.switch", target, by=by, switch=switch, was=was, now=to)
     return node
 
 
-def switch_model(model: str, switch: str, to: str, *, by: str = "") -> ModelPolicy:
+def switch_model(model: str, switch: str, to: str, *, by: str = audit.SYSTEM) -> ModelPolicy:
     """Turn a switch of a model on all nodes. Raises ``Refused``."""
     to = _checked(switch, to)
     with transaction.atomic():
@@ -46,8 +48,24 @@ def switch_model(model: str, switch: str, to: str, *, by: str = "") -> ModelPoli
         setattr(policy, switch, to)
         policy.save()
         if was != to:
-            note_model(model, "switched", by=by, switch=switch, was=was, now=to)
+            note_switched(model, switch, was=was, now=to, by=by)
     return policy
+
+
+def note_switched(model: str, switch: str, *, was: str | None, now: str, by: str) -> None:
+    """Note that a switch of a model was turned; in the same transaction."""
+    note_model(model, "switched", by=by, switch=switch, was=was, now=now)
+    audit.announce(
+        "model.switch", actor=by, subject=f"model:{model}", switch=switch, was=was, now=now
+    )
+
+
+def remove_policy(policy: ModelPolicy, *, by: str) -> None:
+    """All switches of a model are as they are by default again."""
+    with transaction.atomic():
+        policy.delete()
+        note_model(policy.model, "policy_removed", by=by)
+        audit.announce("model.policy_removed", actor=by, subject=f"model:{policy.model}")
 
 
 def served_models() -> set[str]:

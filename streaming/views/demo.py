@@ -89,7 +89,7 @@ def kill_node(request: HttpRequest, name: str) -> HttpResponse:
     node = InferenceNode.objects.filter(name=name).first()
     if node is None:
         raise Http404
-    if not demo_nodes.kill(node):
+    if not demo_nodes.kill(node, by=f"demo:{_visitor(request) or 'visitor'}"):
         return JsonResponse(
             {"error": f"{name} has no process here that could be killed."}, status=409
         )
@@ -97,8 +97,7 @@ def kill_node(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _chat(request: HttpRequest) -> HttpResponse:
-    visitor = request.get_signed_cookie(VISITOR_COOKIE, None, salt=VISITOR_SALT, max_age=MAX_AGE)
-    visitor = visitor or f"visitor-{secrets.token_hex(6)}"
+    visitor = _visitor(request) or f"visitor-{secrets.token_hex(6)}"
     config = {
         "token": mint_demo_token(visitor),
         "csrf": get_token(request),
@@ -118,6 +117,11 @@ def _chat(request: HttpRequest) -> HttpResponse:
         secure=settings.SESSION_COOKIE_SECURE,
     )
     return response
+
+
+def _visitor(request: HttpRequest) -> str | None:
+    """The name that an earlier page gave to whoever asks."""
+    return request.get_signed_cookie(VISITOR_COOKIE, None, salt=VISITOR_SALT, max_age=MAX_AGE)
 
 
 def _landing(request: HttpRequest) -> HttpResponse:

@@ -77,11 +77,11 @@ def test_what_is_done_to_a_node_is_in_its_history(admin_client):
         (event.node_name, event.kind, event.data["by"], event.data.get("what"))
         for event in NodeEvent.objects.order_by("id")
     ] == [
-        ("gpu-b", "added", "admin", None),
-        ("gpu-b", "draining", "admin", None),
-        ("gpu-b", "changed", "admin", "options"),
-        ("gpu-b", "changed", "admin", "failover"),
-        ("gpu-b", "removed", "admin", None),
+        ("gpu-b", "added", "user:admin", None),
+        ("gpu-b", "draining", "user:admin", None),
+        ("gpu-b", "changed", "user:admin", "options"),
+        ("gpu-b", "changed", "user:admin", "failover"),
+        ("gpu-b", "removed", "user:admin", None),
     ]
 
 

@@ -36,7 +36,7 @@ def test_a_switch_of_a_node_is_turned_and_noted(node):
         ("switched", "failover", "on", "off"),
         ("switched", "defragment", "on", "dry_run"),
     ]
-    assert all(data["by"].endswith("(command)") for _, data in noted)
+    assert all(data["by"].startswith("command:") for _, data in noted)
 
 
 def test_a_switch_of_a_model_is_one_on_all_nodes(node):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from django.test import Client
 
-from streaming.models import InferenceNode
+from streaming.models import InferenceNode, OutboxMessage
 from streaming.services.demo_tokens import read_demo_token
 
 pytestmark = pytest.mark.django_db
@@ -110,9 +110,13 @@ def test_the_nodes_say_how_they_are_and_which_can_be_killed(client, settings, de
 
 def test_a_node_is_killed(client, settings, demo, node, child):
     note_children(settings, **{"node-a": identity(child)})
+    client.get("/")
     assert client.post("/demo/nodes/node-a/kill").json() == {"killed": "node-a"}
     assert child.wait(5) == -signal.SIGKILL
     assert client.post("/demo/nodes/node-a/kill").status_code == 409
+    (said,) = OutboxMessage.objects.filter(kind="audit").values_list("data", flat=True)
+    assert (said["action"], said["subject"]) == ("demo.kill", "node:node-a")
+    assert said["actor"].startswith("demo:visitor-")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
+from streaming.management.operator import operator_name
 from streaming.management.table import table
 from streaming.models import ApiKey
 from streaming.services.api_keys import list_api_keys, revoke_api_key, rotate_api_key
@@ -37,7 +38,7 @@ class Command(BaseCommand):
                 case "list":
                     self._list(options["tenant"])
                 case "revoke":
-                    key = revoke_api_key(options["key"])
+                    key = revoke_api_key(options["key"], by=operator_name())
                     self.stdout.write(f"Revoked {key.prefix}… of tenant {key.tenant.name}.")
                 case "rotate":
                     self._rotate(options["key"], timedelta(hours=options["overlap_hours"]))
@@ -58,7 +59,7 @@ class Command(BaseCommand):
         self.stdout.write(table(head, rows) if rows else "There are no API keys.")
 
     def _rotate(self, key: str, overlap: timedelta) -> None:
-        new, secret = rotate_api_key(key, overlap)
+        new, secret = rotate_api_key(key, overlap, by=operator_name())
         old = new.replaces.get()
         self.stderr.write(
             f"{old.prefix}… of tenant {new.tenant.name} is valid until {old.expires_at:%Y-%m-%d %H:%M}"

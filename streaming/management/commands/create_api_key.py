@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from streaming.management.operator import operator_name
 from streaming.models import ApiKey
 from streaming.services.api_keys import create_api_key
 from streaming.services.refused import Refused
@@ -39,6 +40,7 @@ class Command(BaseCommand):
                 is_test=options["test"],
                 on_disconnect=options["on_disconnect"],
                 expires_in=None if days is None else timedelta(days=days),
+                by=operator_name(),
             )
         except Refused as exc:
             raise CommandError(str(exc)) from exc

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from streaming.management.operator import operator_name
 from streaming.management.table import table
 from streaming.services.aliases import list_aliases, remove_alias, set_alias
 from streaming.services.refused import Refused
@@ -34,11 +35,12 @@ class Command(BaseCommand):
             match options["action"]:
                 case "set":
                     row = set_alias(
-                        alias=options["alias"], model=options["model"], tenant_name=tenant
-                    )
+                        alias=options["alias"], model=options["model"], tenant_name=tenant,
+                        by=operator_name(),
+                    )  # fmt: skip
                     self.stdout.write(f"{row} for {tenant or 'all tenants'}")
                 case "remove":
-                    remove_alias(alias=options["alias"], tenant_name=tenant)
+                    remove_alias(alias=options["alias"], tenant_name=tenant, by=operator_name())
                     self.stdout.write(f"Removed {options['alias']} for {tenant or 'all tenants'}.")
                 case "list":
                     self._list(tenant)

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
+from streaming.management.operator import operator_name
 from streaming.models import ApiKey
 from streaming.services.aliases import list_aliases, set_alias
 from streaming.services.api_keys import create_api_key, key_hash
@@ -26,12 +27,14 @@ class Command(BaseCommand):
         path: Path = settings.DATA_DIR / "demo_api_key"
         secret = _stored_key(path)
         if secret is None:
-            _, secret = create_api_key(tenant_name=DEMO_TENANT, name="demo", is_test=True)
+            _, secret = create_api_key(
+                tenant_name=DEMO_TENANT, name="demo", is_test=True, by=operator_name()
+            )
             _store(path, secret)
         if (
             not list_aliases().filter(alias=ALIAS, tenant=None).exists()
         ):  # else it is the operator's
-            set_alias(alias=ALIAS, model=MODEL)
+            set_alias(alias=ALIAS, model=MODEL, by=operator_name())
         self.stdout.write(f"{'api key':<10} {secret}  model {ALIAS}")
 
 

@@ -1,0 +1,43 @@
+"""Usage events, and what became of them."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from billing.admin.filters import BySink, OneOf, WithRowFilters
+from billing.admin.pages import WithPages
+from billing.models import EventDelivery
+from streaming.admin.read_only import ReadOnlyAdmin
+
+
+class ByState(OneOf):
+    title = "state"
+    parameter_name = "state"
+    values = list(EventDelivery.State.choices)
+
+
+@admin.register(EventDelivery)
+class EventDeliveryAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+    list_display = [
+        "event_id",
+        "sink",
+        "type",
+        "state",
+        "tries",
+        "answered",
+        "made",
+        "delivered_at",
+    ]
+    list_select_related = ["sink"]
+    list_filter = [ByState, BySink]
+    search_fields = ["=event_id"]
+    search_help_text = "The event’s id: it is the same for every sink."
+    fields = [
+        "event_id", "sink", "type", "state", "tries", "next_at", "answered", "made", "delivered_at",
+        "body",
+    ]  # fmt: skip
+    readonly_fields = ["made"]
+
+    @admin.display(description="made (UTC)", ordering="pk")
+    def made(self, row: EventDelivery) -> str:
+        return f"{row.created_at:%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,63 @@
+"""What tenants have used of their limits, by period."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.utils.safestring import SafeString
+
+from billing.admin.figures import amount_cell, count
+from billing.admin.pages import WithPages
+from billing.models import QuotaUse
+from streaming.admin.read_only import ReadOnlyAdmin
+
+
+@admin.register(QuotaUse)
+class QuotaUseAdmin(WithPages, ReadOnlyAdmin):
+    list_display = [
+        "account", "period_name", "used", "token_limit", "reserved", "spent_shown", "spend_limit",
+        "reserved_spend_shown",
+    ]  # fmt: skip
+    list_select_related = ["account__tenant"]
+    search_fields = ["^account__tenant__name", "=period_name"]
+    ordering = ["-period_name", "account__tenant__name"]
+    fields = [
+        "account",
+        "period_name",
+        "used",
+        "token_limit",
+        "reserved",
+        "spent_shown",
+        "spend_limit",
+        "reserved_spend_shown",
+    ]
+    readonly_fields = [
+        "used", "token_limit", "reserved", "spent_shown", "spend_limit", "reserved_spend_shown",
+    ]  # fmt: skip
+
+    @admin.display(description="tokens delivered", ordering="tokens")
+    def used(self, use: QuotaUse) -> str:
+        return count(use.tokens)
+
+    @admin.display(description="of")
+    def token_limit(self, use: QuotaUse) -> str:
+        limit = use.account.token_limit
+        return "no limit" if limit is None else count(limit)
+
+    @admin.display(description="reserved by live sessions")
+    def reserved(self, use: QuotaUse) -> str:
+        return count(use.reserved_tokens)
+
+    @admin.display(description="spent")
+    def spent_shown(self, use: QuotaUse) -> SafeString:
+        return amount_cell(use.spent, use.currency)
+
+    @admin.display(description="of")
+    def spend_limit(self, use: QuotaUse) -> SafeString | str:
+        account = use.account
+        if account.spend_limit is None:
+            return "no limit"
+        return amount_cell(account.spend_limit, account.spend_currency)
+
+    @admin.display(description="reserved")
+    def reserved_spend_shown(self, use: QuotaUse) -> SafeString:
+        return amount_cell(use.reserved_spend, use.currency)

@@ -1,0 +1,96 @@
+"""Settlements, over all sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from billing.admin.figures import amount_cell, bill_link, bill_page, count, link_to
+from billing.admin.filters import ByPeriod, BySettlementKind, ByTenant, WithRowFilters
+from billing.admin.pages import Tool, WithPages
+from billing.models import Settlement
+from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.search import SearchBySession, id_range
+
+
+@admin.register(Settlement)
+class SettlementAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+    list_display = [
+        "settled", "n", "kind", "tenant", "model", "session", "output", "prompt", "evidence", "exact",
+    ]  # fmt: skip
+    list_display_links = ["settled", "n"]
+    list_select_related = ["tenant", "period"]
+    list_filter = [BySettlementKind, ByTenant, ByPeriod]
+    search_fields = ["usage_id"]
+    search_help_text = SearchBySession.search_help_text
+    fieldsets = [
+        (None, {"fields": ["session", "n", "kind", ("state", "cause"), "evidence"]}),
+        ("Whose and when", {"fields": [
+            "tenant", "api_key_prefix", "cost_centre", ("model", "model_requested"), "period",
+            ("began_at", "occurred_at", "settled_at"),
+        ]}),
+        ("What it charges", {"fields": [
+            ("from_tokens", "to_tokens", "output_tokens"), ("prompt_tokens", "cached_tokens"),
+            "exact", "entry_shown", "corrects_shown",
+        ]}),
+        ("The session at that moment", {"fields": [
+            ("log_tokens", "sent_tokens", "delivered_tokens", "compensated_tokens"),
+            ("generated_tokens", "discarded_tokens", "regenerated_tokens"),
+        ]}),
+        ("The prices", {"fields": [
+            "policy", "plan_shown",
+            ("input_per_million", "cached_input_per_million", "output_per_million"), "coefficient",
+        ]}),
+    ]  # fmt: skip
+    readonly_fields = ["session", "exact", "entry_shown", "corrects_shown", "plan_shown"]
+
+    @admin.display(description="settled (UTC)", ordering="pk")
+    def settled(self, row: Settlement) -> str:
+        return f"{row.settled_at:%Y-%m-%d %H:%M:%S}"
+
+    @admin.display
+    def session(self, row: Settlement) -> SafeString | str:
+        return bill_link(row.usage_id)
+
+    @admin.display(description="output tokens")
+    def output(self, row: Settlement) -> str:
+        return count(row.output_tokens)
+
+    @admin.display(description="prompt tokens")
+    def prompt(self, row: Settlement) -> str:
+        return count(row.prompt_tokens)
+
+    @admin.display(description="amount")
+    def exact(self, row: Settlement) -> SafeString:
+        return amount_cell(row.amount, row.currency)
+
+    @admin.display(description="ledger line")
+    def entry_shown(self, row: Settlement) -> SafeString | str:
+        return link_to(getattr(row, "entry", None))
+
+    @admin.display(description="gives back what was charged by")
+    def corrects_shown(self, row: Settlement) -> SafeString | str:
+        return link_to(row.corrects)
+
+    @admin.display(description="plan")
+    def plan_shown(self, row: Settlement) -> SafeString | str:
+        return link_to(row.plan.list, row.plan) if row.plan else "no plan covered it"
+
+    def tools(self, request: HttpRequest, obj: Settlement) -> list[Tool]:
+        return [Tool("Bill of the session", bill_page(obj.usage_id))]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        between = id_range(term)
+        if between is None:
+            return queryset.none(), False
+        first, last = between
+        return queryset.filter(usage_id__gte=first, usage_id__lte=last), False

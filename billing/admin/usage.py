@@ -1,0 +1,140 @@
+"""Usage by session; the page of one is its whole bill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+
+from billing.admin.figures import amount_cell, count, link_to, money, session_page
+from billing.admin.filters import ByTenant, WithRowFilters
+from billing.admin.pages import Tool, WithPages
+from billing.core.money import plain
+from billing.models import AuditEntry, UsageRecord
+from billing.services import bills
+from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.search import SearchBySession, id_range
+
+LATEST = 50
+
+EVIDENCE = {
+    "none": "nothing says that a reader got it",
+    "socket": "the reader’s system took it, as far as the socket told",
+    "cursor": "the reader came back and named it",
+    "ack": "the reader said that it has it",
+}
+
+
+@admin.register(UsageRecord)
+class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+    change_form_template = "admin/billing/bill.html"
+    list_display = [
+        "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "wasted",
+        "exact",
+    ]  # fmt: skip
+    list_select_related = ["tenant"]
+    list_filter = [ByTenant]
+    search_fields = ["session_id"]
+    search_help_text = SearchBySession.search_help_text
+    fields = ()
+
+    @admin.display(description="session", ordering="pk")
+    def session(self, row: UsageRecord) -> str:
+        return str(row.pk)
+
+    @admin.display(description="began (UTC)")
+    def began(self, row: UsageRecord) -> str:
+        return f"{row.began_at:%Y-%m-%d %H:%M:%S}"
+
+    @admin.display
+    def delivered(self, row: UsageRecord) -> str:
+        return count(row.delivered_tokens)
+
+    @admin.display
+    def billed(self, row: UsageRecord) -> str:
+        return count(row.billed_tokens)
+
+    @admin.display(description="not delivered")
+    def wasted(self, row: UsageRecord) -> str:
+        return count(row.generated_tokens - row.delivered_tokens)
+
+    @admin.display(description="amount")
+    def exact(self, row: UsageRecord) -> SafeString:
+        return amount_cell(row.amount, row.currency)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        between = id_range(term)
+        return (queryset.filter(pk__range=between) if between else queryset.none()), False
+
+    def tools(self, request: HttpRequest, obj: UsageRecord) -> list[Tool]:
+        return [Tool("The session", session_page(obj.pk))]
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: Any,
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        if obj is not None:
+            context.update(_shown(bills.bill_of(obj.pk)))
+            if request.user.has_perm("billing.view_auditentry"):
+                entries = AuditEntry.objects.filter(session_id=obj.pk).order_by("-seq")
+                context.update(audit=entries[:LATEST], latest=LATEST)
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+
+def _shown(bill: bills.Bill) -> dict[str, Any]:
+    """For the template: amounts with their currency, rows with their links."""
+    usage = bill.usage
+    currency = usage.currency
+    return {
+        "bill": bill,
+        "usage": usage,
+        "evidence": EVIDENCE.get(usage.evidence, usage.evidence),
+        "plan": link_to(usage.plan.list, usage.plan) if usage.plan else "none covered it",
+        "charged": money(bill.charged, currency),
+        "credited": money(bill.credited, currency),
+        "total": money(bill.total, currency),
+        "wasted_cost": money(bill.wasted_cost, currency),
+        "outcomes": [(one, money(one.amount, currency)) for one in bill.outcomes],
+        "lines": [
+            {
+                "row": line,
+                "amount": money(line.amount, line.currency),
+                "prices": " / ".join(
+                    money(price, "")
+                    for price in (
+                        line.input_per_million,
+                        line.cached_input_per_million,
+                        line.output_per_million,
+                    )
+                ),
+                "coefficient": plain(line.coefficient),
+                "period": link_to(line.period, line.period.name),
+                "entry": link_to(getattr(line, "entry", None), "line"),
+                "settlement": link_to(line, line.n),
+            }
+            for line in bill.lines
+        ],
+        "credits": [
+            {
+                "row": credit,
+                "amount": money(credit.amount, credit.currency),
+                "period": link_to(credit.period, credit.period.name),
+                "entry": link_to(credit, f"{credit.created_at:%Y-%m-%d %H:%M:%S}"),
+            }
+            for credit in bill.credits
+        ],
+        "waste": [(waste, money(waste.cost, waste.currency)) for waste in bill.waste],
+    }

@@ -1,0 +1,127 @@
+"""System checks: settings that cannot work, and a database without its guards.
+
+==========  =========================================================================
+billing.E001  BILLING_CURRENCY is no ISO 4217 code
+billing.E002  CREDIT_APPROVAL_ABOVE is no amount
+billing.E003  AUDIT_KEY is too short to sign with
+billing.E004  there is no time zone data
+billing.E005  a table that only grows has lost one of its triggers
+billing.E006  price plans or periods may overlap
+==========  =========================================================================
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from django.core import checks
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+
+from billing.conf import conf
+from billing.services import guards
+
+AUDIT_KEY_CHARACTERS = 32
+
+
+@checks.register(checks.Tags.compatibility)
+def check_currency(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Usage that nobody has priced is in it, at 0."""
+    if re.fullmatch(r"[A-Z]{3}", conf().billing_currency):
+        return []
+    return [
+        checks.Error(
+            f"BILLING_CURRENCY {conf().billing_currency!r} is no ISO 4217 code.",
+            hint="Three capital letters, such as EUR, USD or JPY.",
+            id="billing.E001",
+        )
+    ]
+
+
+@checks.register(checks.Tags.compatibility)
+def check_credit_approval(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """It must be an amount, and one that amounts can be above."""
+    given = conf().credit_approval_above
+    try:
+        amount = Decimal(given)
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if amount.is_finite() and amount >= 0:
+        return []
+    return [
+        checks.Error(
+            f"CREDIT_APPROVAL_ABOVE {given!r} is no amount.",
+            hint="A plain decimal such as 100 or 49.90; 0: every credit needs a second person.",
+            id="billing.E002",
+        )
+    ]
+
+
+@checks.register(checks.Tags.security)
+def check_audit_key(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Who can guess the key can publish a head that nobody has seen."""
+    keys = [key.strip() for key in conf().audit_key.split(",") if key.strip()]
+    short = [len(key) for key in keys if len(key) < AUDIT_KEY_CHARACTERS]
+    return [
+        checks.Error(
+            f"A key in AUDIT_KEY has {length} characters; at least {AUDIT_KEY_CHARACTERS} are needed.",
+            hint="Leave it empty to derive it from SECRET_KEY, or set it to the output of "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(48))'`; older keys follow after "
+            "commas, so that heads that they have signed can still be checked.",
+            id="billing.E003",
+        )
+        for length in short
+    ]
+
+
+@checks.register(checks.Tags.compatibility)
+def check_time_zones(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Months begin at midnight somewhere."""
+    try:
+        zoneinfo.ZoneInfo("Pacific/Auckland")
+    except zoneinfo.ZoneInfoNotFoundError:
+        return [
+            checks.Error(
+                "There is no time zone data on this machine.",
+                hint="Install the system's tzdata package, or `pip install tzdata`.",
+                id="billing.E004",
+            )
+        ]
+    return []
+
+
+@checks.register(checks.Tags.database)
+def check_guards(
+    app_configs: Any = None, *, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """What the migrations have put up must stand: without it the ledger is a table like any other.
+
+    Says nothing of a database to which they were not all applied yet.
+    """
+    if not databases or "default" not in databases:
+        return []
+    loader = MigrationLoader(connection)
+    if any(
+        key[0] == "billing" and key not in loader.applied_migrations for key in loader.graph.nodes
+    ):
+        return []
+    return [_missing(table, name) for table, name in guards.missing()]
+
+
+def _missing(table: str, name: str) -> checks.CheckMessage:
+    if name in guards.CONSTRAINTS.values():
+        return checks.Error(
+            f"Two at one time are possible: the constraint {name} of {table} is gone.",
+            hint="Add it again as the migrations of billing do.",
+            id="billing.E006",
+        )
+    return checks.Error(
+        f"{table} has lost its guard: the trigger {name} is gone or disabled.",
+        hint=f"`ALTER TABLE {table} ENABLE TRIGGER {name}` if it was disabled, else create it again as "
+        "the migrations of billing do. Then `manage.py verify_audit`, and find out who has done it.",
+        id="billing.E005",
+    )

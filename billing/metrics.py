@@ -1,0 +1,73 @@
+"""What operators watch of billing on ``/metrics``, as the database knows it.
+
+What settlements count as they happen is with them; an amount of money is no metric.
+"""
+
+from __future__ import annotations
+
+import psycopg
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+# One statement, each part of it by an index over what is waiting.
+READ = """
+SELECT
+    unsettled.sessions, coalesce(extract(epoch FROM now() - unsettled.oldest), 0)::float8,
+    coalesce(extract(epoch FROM now() - unaudited.oldest), 0)::float8,
+    (SELECT count(*) FROM billing_creditrequest WHERE decision = 'pending'),
+    (SELECT count(*) FROM billing_billingperiod WHERE closed_at IS NULL AND ends_at <= now()),
+    pending.events, coalesce(extract(epoch FROM now() - pending.oldest), 0)::float8,
+    coalesce((SELECT seq FROM billing_audithead WHERE id = 1), 0)
+FROM
+    (
+        SELECT count(DISTINCT session_id) AS sessions, min(created_at) AS oldest
+        FROM streaming_outboxmessage WHERE handled_at IS NULL AND kind <> 'audit'
+    ) AS unsettled,
+    (
+        SELECT min(created_at) AS oldest
+        FROM streaming_outboxmessage WHERE handled_at IS NULL AND kind = 'audit'
+    ) AS unaudited,
+    (
+        SELECT count(*) AS events, min(created_at) AS oldest
+        FROM billing_eventdelivery WHERE state = 'pending'
+    ) AS pending
+"""
+
+GAUGES = (
+    (
+        "unbroken_unsettled_sessions",
+        "Sessions that ended, were suspended or were delivered to, and were not settled since.",
+    ),
+    (
+        "unbroken_unsettled_age_seconds",
+        "How long the one that has waited longest for its settlement has.",
+    ),
+    (
+        "unbroken_unaudited_age_seconds",
+        "How long what somebody did has waited for its entry in the audit log.",
+    ),
+    ("unbroken_credit_requests_open", "Credits that wait for a second person."),
+    ("unbroken_periods_to_close", "Periods that are over and were not closed."),
+    ("unbroken_usage_events_waiting", "Usage events that were not delivered to their sinks yet."),
+    (
+        "unbroken_usage_events_age_seconds",
+        "How long the one that has waited longest for its delivery has.",
+    ),
+    ("unbroken_audit_entries", "Entries of the audit log. It never falls."),
+)
+
+
+class BillingFigures:
+    """See ``streaming.metrics.stored``."""
+
+    def empty(self) -> list[Metric]:
+        return [GaugeMetricFamily(name, meaning) for name, meaning in GAUGES]
+
+    async def read(self, connection: psycopg.AsyncConnection) -> list[Metric]:
+        row = await (await connection.execute(READ)).fetchone()
+        families = [GaugeMetricFamily(name, meaning) for name, meaning in GAUGES]
+        for family, value in zip(families, row or (), strict=True):
+            family.add_metric([], float(value))
+        return list(families)
+
+
+FIGURES = BillingFigures()
