@@ -104,7 +104,7 @@ class TestCredit:
     def test_an_adjustment(self):
         add_tenant()
         assert "-7 USD in" in run(
-            "credit", "adjust", "acme", "--reason", "goodwill", "--currency", "USD", "--", "-7"
+            "credit", "adjust", "acme", "-7", "--reason", "goodwill", "--currency", "USD"
         )
 
 
