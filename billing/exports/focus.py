@@ -79,7 +79,8 @@ def meters(row: Row) -> list[Meter]:
 
 COLUMNS: tuple[tuple[str, Callable[[Row, Meter], str]], ...] = (
     ("BilledCost", lambda row, meter: plain(meter.cost)),
-    ("BillingAccountId", lambda row, meter: str(row.account_id)),
+    # A number would be read as one: the account's short name is as unique, and as fixed.
+    ("BillingAccountId", lambda row, meter: guarded(row.account)),
     ("BillingAccountName", lambda row, meter: guarded(row.account_name)),
     ("BillingCurrency", lambda row, meter: row.currency),
     ("BillingPeriodEnd", lambda row, meter: _time(row.period_end)),
@@ -111,7 +112,6 @@ COLUMNS: tuple[tuple[str, Callable[[Row, Meter], str]], ...] = (
     ("SkuPriceId", lambda row, meter: _sku_price(row, meter)),
     ("SubAccountId", lambda row, meter: guarded(row.cost_centre or "")),
     ("SubAccountName", lambda row, meter: guarded(row.cost_centre or "")),
-    ("x_Account", lambda row, meter: guarded(row.account)),
     ("x_ApiKeyPrefix", lambda row, meter: row.api_key_prefix or ""),
     ("x_Cause", lambda row, meter: row.cause or ""),
     ("x_Coefficient", lambda row, meter: _number(row.coefficient)),

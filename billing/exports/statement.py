@@ -13,7 +13,7 @@ from django.db.models import Count, F, Q, Sum
 from billing.conf import conf
 from billing.core.chain import fingerprint
 from billing.core.money import EXACT, plain, rounded
-from billing.errors import ExportFailed
+from billing.exports import totals
 from billing.models import BillingAccount, BillingPeriod, Export, LedgerEntry
 from billing.services import heads
 
@@ -135,16 +135,12 @@ def _currency(
 
 def _take_totals(period: BillingPeriod, currencies: Sequence[dict[str, Any]]) -> None:
     """What a closed period came to is what was written down then."""
-    shown = {one["currency"]: (one["lines"], one["exact"]) for one in currencies}
-    written = {
-        total.currency: (total.lines, plain(total.exact))
-        for total in period.totals.filter(Q(lines__gt=0) | ~Q(exact=0))
-    }
-    if shown != written:
-        raise ExportFailed(f"{period} was closed with {written}; the ledger has {shown}.")
+    totals.verify(
+        period, {one["currency"]: (one["lines"], Decimal(one["exact"])) for one in currencies}
+    )
     of = {total.currency: total.rounded for total in period.totals.all()}
     for one in currencies:
-        one["rounded"] = f"{of[one['currency']].quantize(rounded(Decimal(0), one['currency'])):f}"
+        one["rounded"] = f"{rounded(of[one['currency']], one['currency']):f}"
 
 
 def _sum(rows: Iterable[dict[str, Any]]) -> Decimal:

@@ -99,8 +99,8 @@ def test_a_ledger_that_is_not_what_was_closed_is_not_exported(data_dir):
     books.charge()
     period = BillingPeriod.objects.get()
     books.close(period)
-    books.charge()  # as if somebody had slipped it in
-    with pytest.raises(ExportFailed, match="was closed with 1 lines"):
+    books.slip_in()
+    with pytest.raises(ExportFailed, match=r"was closed with .* in 1 lines"):
         make_csv()
     assert "was closed with" in Export.objects.get().error
     assert directories(data_dir) == []

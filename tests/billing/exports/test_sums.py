@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
 
+import hypothesis
 import polars
 import pytest
-from hypothesis import HealthCheck, given, settings
+from django.conf import settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from billing.core.money import plain
@@ -49,8 +52,8 @@ def test_it_adds_up_to_the_ledger(format):
     prompt=st.integers(0, 10**7),
     booked=st.decimals(-(10**12), 10**12, places=18, allow_nan=False, allow_infinity=False),
 )
-@settings(
-    max_examples=12,
+@hypothesis.settings(
+    max_examples=5,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -178,3 +181,11 @@ def test_an_amount_that_parquet_cannot_hold_is_not_bent():
     with pytest.raises(Exception, match="Parquet cannot hold it"):
         make("parquet")
     assert read_back.sums(make("csv")) == books.ledger_sums()
+
+
+def test_the_columns_are_documented():
+    text = (settings.BASE_DIR / "docs" / "exports.md").read_text()
+    told = re.findall(
+        r"^\| `(\w+)` \| [\w, ]+ \| (.+) \|$", text.partition("## Columns")[2], re.MULTILINE
+    )
+    assert told == [(column.name, column.help) for column in COLUMNS]
