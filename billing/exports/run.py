@@ -59,8 +59,11 @@ def request(*, period_name: str, tenant_id: int | None = None, format: str, acto
 
 
 def make(export: Export, progress: Progress | None = None) -> Export:
-    """Make an export that was requested, once. Raises as :func:`export` does."""
-    if export.finished_at is not None:
+    """Make an export that was requested, once; again if that broke off. Raises as :func:`export`.
+
+    Something for a task: in a gateway process it takes the time of the streams.
+    """
+    if export.finished_at is not None or store.is_being_made(export.pk):
         return export
     try:
         _note_broken_off()
@@ -174,7 +177,7 @@ def _note_broken_off() -> None:
     for export_id in store.sweep():
         _broke_off(export_id)
     for export in Export.objects.filter(finished_at=None, error=""):
-        published = store.directory() / str(export.pk)
+        published = store.root() / str(export.pk)
         # Killed between the new name and the commit. Who is just there holds the directory until
         # after the commit.
         if published.exists() and not store.held(published) and _broke_off(export.pk):

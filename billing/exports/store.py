@@ -25,16 +25,14 @@ _UNFINISHED = ".unfinished-"
 _YOUNG_SECONDS = 60.0
 
 
-def directory() -> Path:
-    """Where all exports are; made when it is first needed. For its owner only: it is money."""
-    path: Path = settings.DATA_DIR / "exports"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
+def root() -> Path:
+    """Where all exports are."""
+    return settings.DATA_DIR / "exports"
 
 
 def path_of(export_id: UUID, name: str) -> Path:
     """A file of a finished export. ``name`` has to be one that its manifest lists."""
-    return settings.DATA_DIR / "exports" / str(export_id) / name
+    return root() / str(export_id) / name
 
 
 @contextmanager
@@ -43,7 +41,9 @@ def unfinished(export_id: UUID) -> Iterator[Path]:
 
     Raises ``FileExistsError`` while another process makes the same export.
     """
-    path = directory() / f"{_UNFINISHED}{export_id}"
+    # For its owner only: it is money.
+    root().mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = _unfinished_of(export_id)
     if path.exists() and not held(path):  # its maker was killed
         shutil.rmtree(path)
     path.mkdir(mode=0o700)
@@ -59,10 +59,16 @@ def unfinished(export_id: UUID) -> Iterator[Path]:
             shutil.rmtree(path)
 
 
+def is_being_made(export_id: UUID) -> bool:
+    """Whether a process of this machine is at it."""
+    path = _unfinished_of(export_id)
+    return path.exists() and held(path)
+
+
 def publish(path: Path, export_id: UUID) -> Path:
     """Give a written directory its name, in one step, once all of it is on the disk."""
     _sync(path)
-    final = directory() / str(export_id)
+    final = root() / str(export_id)
     path.rename(final)
     _sync(final.parent)
     return final
@@ -70,13 +76,13 @@ def publish(path: Path, export_id: UUID) -> Path:
 
 def withdraw(export_id: UUID) -> None:
     """Undo :func:`publish`."""
-    shutil.rmtree(directory() / str(export_id), ignore_errors=True)
+    shutil.rmtree(root() / str(export_id), ignore_errors=True)
 
 
 def sweep() -> list[UUID]:
     """Remove what killed processes have left half written; returns of which exports."""
     left = []
-    for path in directory().glob(f"{_UNFINISHED}*"):
+    for path in root().glob(f"{_UNFINISHED}*"):
         if time.time() - path.stat().st_mtime > _YOUNG_SECONDS and not held(path):
             shutil.rmtree(path)
             left.append(UUID(path.name.removeprefix(_UNFINISHED)))
@@ -108,6 +114,10 @@ def in_words(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "There is no room for the export on the disk; nothing of it was kept."
     return f"The export cannot be written: {error.strerror or error}."
+
+
+def _unfinished_of(export_id: UUID) -> Path:
+    return root() / f"{_UNFINISHED}{export_id}"
 
 
 def _sync(path: Path) -> None:

@@ -187,18 +187,19 @@ def test_what_killed_processes_left_is_swept_up(data_dir):
         request(period_name="2026-11", format="csv", actor="user:pat") for _ in range(3)
     )
     waiting = request(period_name="2026-11", format="csv", actor="user:pat")
-    root = store.directory()
+    root = store.root()
     for path in (
         root / f".unfinished-{killed.pk}",
         root / str(published.pk),
         root / f".unfinished-{at_work.pk}",
     ):
-        path.mkdir()
+        path.mkdir(parents=True)
         (path / "ledger.csv").write_text("half")
         os.utime(path, (time.time() - 3600,) * 2)
     holder = os.open(root / f".unfinished-{at_work.pk}", os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     made = make_csv()
+    assert make(at_work).finished_at is None  # as it would be by a message that comes twice
     os.close(holder)
     assert sorted(directories(data_dir)) == sorted([str(made.pk), f".unfinished-{at_work.pk}"])
     errors = {export.pk: export.error for export in Export.objects.all()}
