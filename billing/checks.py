@@ -5,8 +5,7 @@ billing.E001  BILLING_CURRENCY is no ISO 4217 code
 billing.E002  CREDIT_APPROVAL_ABOVE is no amount
 billing.E003  AUDIT_KEY is too short to sign with
 billing.E004  there is no time zone data
-billing.E005  a table that only grows has lost one of its triggers
-billing.E006  price plans or periods may overlap
+billing.E005  a guard of the ledger, the audit log, periods or prices is gone or disabled
 ==========  =========================================================================
 """
 
@@ -109,19 +108,13 @@ def check_guards(
         key[0] == "billing" and key not in loader.applied_migrations for key in loader.graph.nodes
     ):
         return []
-    return [_missing(table, name) for table, name in guards.missing()]
-
-
-def _missing(table: str, name: str) -> checks.CheckMessage:
-    if name in guards.CONSTRAINTS.values():
-        return checks.Error(
-            f"Two at one time are possible: the constraint {name} of {table} is gone.",
-            hint="Add it again as the migrations of billing do.",
-            id="billing.E006",
+    return [
+        checks.Error(
+            f"{table} has lost its guard {name}: it is gone or disabled.",
+            hint=f"`ALTER TABLE {table} ENABLE TRIGGER {name}` if it was disabled, else create it "
+            "again as the migrations of billing do. Then `manage.py verify_audit`, and find out who "
+            "has done it.",
+            id="billing.E005",
         )
-    return checks.Error(
-        f"{table} has lost its guard: the trigger {name} is gone or disabled.",
-        hint=f"`ALTER TABLE {table} ENABLE TRIGGER {name}` if it was disabled, else create it again as "
-        "the migrations of billing do. Then `manage.py verify_audit`, and find out who has done it.",
-        id="billing.E005",
-    )
+        for table, name in guards.missing()
+    ]

@@ -9,11 +9,12 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
+from billing.admin.audit import facts_of
 from billing.admin.figures import amount_cell, count, link_to, money, session_page
 from billing.admin.filters import ByTenant, WithRowFilters
 from billing.admin.pages import Tool, WithPages
 from billing.core.money import plain
-from billing.models import AuditEntry, UsageRecord
+from billing.models import AuditEntry, Settlement, UsageRecord
 from billing.services import bills
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession, id_range
@@ -90,7 +91,8 @@ class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             context.update(_shown(bills.bill_of(obj.pk)))
             if request.user.has_perm("billing.view_auditentry"):
                 entries = AuditEntry.objects.filter(session_id=obj.pk).order_by("-seq")
-                context.update(audit=entries[:LATEST], latest=LATEST)
+                audit = [(entry, facts_of(entry)) for entry in entries[:LATEST]]
+                context.update(audit=audit, latest=LATEST)
         return super().render_change_form(request, context, add, change, form_url, obj)
 
 
@@ -103,6 +105,7 @@ def _shown(bill: bills.Bill) -> dict[str, Any]:
         "usage": usage,
         "evidence": EVIDENCE.get(usage.evidence, usage.evidence),
         "plan": link_to(usage.plan.list, usage.plan) if usage.plan else "none covered it",
+        "prices": _prices(bill.lines[-1]) if bill.lines else "",
         "charged": money(bill.charged, currency),
         "credited": money(bill.credited, currency),
         "total": money(bill.total, currency),
@@ -112,15 +115,6 @@ def _shown(bill: bills.Bill) -> dict[str, Any]:
             {
                 "row": line,
                 "amount": money(line.amount, line.currency),
-                "prices": " / ".join(
-                    money(price, "")
-                    for price in (
-                        line.input_per_million,
-                        line.cached_input_per_million,
-                        line.output_per_million,
-                    )
-                ),
-                "coefficient": plain(line.coefficient),
                 "period": link_to(line.period, line.period.name),
                 "entry": link_to(getattr(line, "entry", None), "line"),
                 "settlement": link_to(line, line.n),
@@ -138,3 +132,19 @@ def _shown(bill: bills.Bill) -> dict[str, Any]:
         ],
         "waste": [(waste, money(waste.cost, waste.currency)) for waste in bill.waste],
     }
+
+
+def _prices(line: Settlement) -> str:
+    """Those of all its lines: a session keeps the prices of its beginning."""
+    input, cached, output = (
+        money(price, line.currency)
+        for price in (
+            line.input_per_million,
+            line.cached_input_per_million,
+            line.output_per_million,
+        )
+    )
+    return (
+        f"{input} input, {cached} cached input, {output} output per million tokens; coefficient "
+        f"{plain(line.coefficient)}; policy {line.policy}"
+    )
