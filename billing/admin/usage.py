@@ -7,10 +7,11 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from billing.admin.audit import facts_of
-from billing.admin.figures import amount_cell, count, link_to, money, session_page
+from billing.admin.figures import SHORT_ID, amount_cell, count, link_to, money, session_page
 from billing.admin.filters import ByTenant, WithRowFilters
 from billing.admin.pages import Tool, WithPages
 from billing.core.money import plain
@@ -33,8 +34,7 @@ EVIDENCE = {
 class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     change_form_template = "admin/billing/bill.html"
     list_display = [
-        "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "wasted",
-        "exact",
+        "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "exact",
     ]  # fmt: skip
     list_select_related = ["tenant"]
     list_filter = [ByTenant]
@@ -43,8 +43,10 @@ class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     fields = ()
 
     @admin.display(description="session", ordering="pk")
-    def session(self, row: UsageRecord) -> str:
-        return str(row.pk)
+    def session(self, row: UsageRecord) -> SafeString:
+        return format_html(
+            '<span class="billing-id" title="{}">{}…</span>', row.pk, str(row.pk)[:SHORT_ID]
+        )
 
     @admin.display(description="began (UTC)")
     def began(self, row: UsageRecord) -> str:
@@ -57,10 +59,6 @@ class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     @admin.display
     def billed(self, row: UsageRecord) -> str:
         return count(row.billed_tokens)
-
-    @admin.display(description="not delivered")
-    def wasted(self, row: UsageRecord) -> str:
-        return count(row.generated_tokens - row.delivered_tokens)
 
     @admin.display(description="amount")
     def exact(self, row: UsageRecord) -> SafeString:
