@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 from django.db import connection, transaction
@@ -18,7 +19,7 @@ from billing.services import rebuild, verification
 from streaming.models import Incident, OutboxMessage
 from tests.billing.rows import Story, add_plan
 from tests.billing.worker import Worker
-from tests.stack import Stack, _with_path
+from tests.stack import Stack
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,7 +65,8 @@ def unsettled() -> int:
 def kill_while_settling(stack: Stack, kills: int, seed: int) -> None:
     rng = random.Random(seed)
     add_plan(cost="1")
-    url = _with_path(os.environ["DATABASE_URL"], str(connection.settings_dict["NAME"]))
+    name = connection.settings_dict["NAME"]
+    url = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
     env = {"DATABASE_URL": url, "DATABASE_DIRECT_URL": url}
     in_the_middle = 0
     with Worker(stack, **env) as worker:
