@@ -18,7 +18,7 @@ def start(export: Export) -> None:
     process outlives us; when it is killed, the next export notes that (``run.make``).
     """
     process = subprocess.Popen(
-        [sys.executable, "manage.py", "make_export", str(export.pk)],
+        [sys.executable, "manage.py", "make_export", "--nice", str(export.pk)],
         cwd=settings.BASE_DIR,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

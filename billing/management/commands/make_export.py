@@ -23,12 +23,16 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("export", type=UUID)
+        parser.add_argument(
+            "--nice", action="store_true", help="gateways of this machine come first"
+        )
 
     def handle(self, **options: Any) -> None:
         export = Export.objects.filter(pk=options["export"]).first()
         if export is None:
             raise CommandError("There is no such export.")
-        os.nice(NICENESS)  # gateways on this machine come first
+        if options["nice"]:
+            os.nice(NICENESS)
         try:
             run.make(export)
         except BillingError as error:  # the export's row says so, too
