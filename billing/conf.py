@@ -20,6 +20,10 @@ class BillingConf:
     credit_approval_above: str = setting(
         "100", "Credits and adjustments above this amount, in any currency, need a second person."
     )
+    export_at_once: int = setting(
+        20_000,
+        "Lines up to which the admin makes an export at once; beyond, in a process of its own.",
+    )
     audit_key: str = setting(
         "",
         "Key that signs the audit log's published heads; by default derived from SECRET_KEY. Of"

@@ -16,10 +16,11 @@ from django.utils.safestring import SafeString, mark_safe
 from billing.admin.figures import count, page_of
 from billing.admin.filters import ByTenant, OneOf, WithRowFilters
 from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
+from billing.conf import conf
 from billing.core.months import NAME
-from billing.exports import run
+from billing.exports import elsewhere, run
 from billing.exports.formats import FORMATS
-from billing.models import Export
+from billing.models import Export, LedgerEntry
 from streaming.admin.audited import actor_of
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.models import Tenant
@@ -59,6 +60,7 @@ class ExportForm(forms.Form):
 
 @admin.register(Export)
 class ExportAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+    change_form_template = "admin/billing/export.html"
     list_display = [
         "made", "period_name", "whose", "format", "lines", "came_to", "checksums", "requested_by",
     ]  # fmt: skip
@@ -160,16 +162,21 @@ class ExportAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
         if form.is_valid():
             wanted = form.cleaned_data
             try:
-                export = run.export(
+                export = run.request(
                     period_name=wanted["period"],
                     tenant_id=wanted["tenant"].pk if wanted["tenant"] else None,
                     format=wanted["format"],
                     actor=actor_of(request),
                 )
+                if is_long(export):
+                    elsewhere.start(export)
+                    messages.info(request, "It is being made; this page looks again by itself.")
+                else:
+                    run.make(export)
+                    messages.success(request, f"{count(export.rows)} lines exported.")
             except REFUSALS as refusal:
                 tell_refusal(request, refusal)
             else:
-                messages.success(request, f"{count(export.rows)} lines exported.")
                 return HttpResponseRedirect(page_of(export))
         return self.page(
             request,
@@ -182,6 +189,15 @@ class ExportAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             button="Export",
             back=reverse("admin:billing_export_changelist"),
         )
+
+
+def is_long(export: Export) -> bool:
+    """Whether it has more lines than are made at once."""
+    lines = LedgerEntry.objects.filter(period__name=export.period_name)
+    if export.tenant_id is not None:
+        lines = lines.filter(tenant_id=export.tenant_id)
+    most = conf().export_at_once
+    return lines[: most + 1].count() > most
 
 
 def _files(row: Export) -> list[dict[str, Any]]:

@@ -8,12 +8,15 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from billing.exports import run
 from billing.models import BillingPeriod, Export, PeriodTotal
 from billing.services.settlement import settle_due
+from streaming.core.ids import uuid7
 from streaming.models import OutboxMessage
 from tests.billing.admin.books import FINANCE, act, keep_books, page, person, send
 from tests.billing.rows import add_plan, add_tenant, ended_session
@@ -135,6 +138,20 @@ def test_a_month_is_exported_and_downloaded(finance, last_month):
     html = page(reader, "export", "change", export.pk)
     assert file["sha256"] in html
     assert " download>" not in html
+
+
+def test_an_export_that_was_asked_for_is_made_by_a_command(finance, last_month):
+    """As the admin starts it for many lines; the browser's journey does so."""
+    export = run.request(period_name=last_month.name, format="csv", actor="user:fin")
+    assert 'http-equiv="refresh"' in page(finance, "export", "change", export.pk)
+    for _ in range(2):
+        call_command("make_export", str(export.pk))
+    html = page(finance, "export", "change", export.pk)
+    assert "ready" in html
+    assert "refresh" not in html
+    assert Export.objects.get().rows == 3
+    with pytest.raises(CommandError, match="no such export"):
+        call_command("make_export", str(uuid7()))
 
 
 @pytest.mark.parametrize(
