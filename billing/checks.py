@@ -5,8 +5,7 @@ billing.E001  BILLING_CURRENCY is no ISO 4217 code
 billing.E002  CREDIT_APPROVAL_ABOVE is no amount
 billing.E003  AUDIT_KEY is too short to sign with
 billing.E004  there is no time zone data
-billing.E005  a table that only grows has lost one of its triggers
-billing.E006  price plans or periods may overlap
+billing.E005  a guard of the ledger, the audit log, periods or prices is gone or disabled
 ==========  =========================================================================
 """
 
@@ -26,9 +25,6 @@ from billing.conf import conf
 from billing.services import guards
 
 AUDIT_KEY_CHARACTERS = 32
-EXCLUSIONS = ("plans_do_not_overlap", "periods_do_not_overlap")
-
-CONSTRAINTS_THERE = "SELECT conname FROM pg_constraint WHERE conname = ANY(%s) AND contype = 'x'"
 
 
 @checks.register(checks.Tags.compatibility)
@@ -112,26 +108,13 @@ def check_guards(
         key[0] == "billing" and key not in loader.applied_migrations for key in loader.graph.nodes
     ):
         return []
-    found: list[checks.CheckMessage] = [
+    return [
         checks.Error(
-            f"{table} has lost its guard: the trigger {trigger} is gone or disabled.",
-            hint=f"`ALTER TABLE {table} ENABLE TRIGGER {trigger}` if it was disabled, else create it "
-            "again as billing/migrations/0002_guards.py does. Then `manage.py verify_audit`, and "
-            "find out who has done it.",
+            f"{table} has lost its guard {name}: it is gone or disabled.",
+            hint=f"`ALTER TABLE {table} ENABLE TRIGGER {name}` if it was disabled, else create it "
+            "again as the migrations of billing do. Then `manage.py verify_audit`, and find out who "
+            "has done it.",
             id="billing.E005",
         )
-        for table, trigger in guards.missing()
+        for table, name in guards.missing()
     ]
-    with connection.cursor() as cursor:
-        cursor.execute(CONSTRAINTS_THERE, [list(EXCLUSIONS)])
-        there = {name for (name,) in cursor.fetchall()}
-    found += [
-        checks.Error(
-            f"Two at one time are possible: the constraint {name} is gone.",
-            hint="Add it again as the migrations of billing do.",
-            id="billing.E006",
-        )
-        for name in EXCLUSIONS
-        if name not in there
-    ]
-    return found

@@ -32,7 +32,26 @@ ANNOUNCEMENTS = 0x554E44
 
 def lock_usage(session_id: UUID) -> UsageRecord | None:
     """The usage record of a session, for us alone; None: there is none yet."""
-    return UsageRecord.objects.select_for_update().filter(pk=session_id).first()
+    found = UsageRecord.objects.select_for_update(of=("self",)).select_related("plan")
+    return found.filter(pk=session_id).first()
+
+
+def add_usage(usage: UsageRecord) -> bool:
+    """Store a session's first record, which nobody else has while we do; False: somebody was
+    faster (that is waited for)."""
+    columns = UsageRecord._meta.concrete_fields
+    names = ", ".join(f'"{column.column}"' for column in columns)
+    marks = ", ".join(["%s"] * len(columns))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO billing_usagerecord ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING",
+            [
+                column.get_db_prep_save(getattr(usage, column.attname), connection)
+                for column in columns
+            ],
+        )
+        usage._state.adding = cursor.rowcount == 0
+        return cursor.rowcount == 1
 
 
 def lock_request(request_id: int) -> CreditRequest:

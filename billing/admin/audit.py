@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.contrib import admin
@@ -10,32 +11,48 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import path, reverse
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 
-from billing.admin.figures import bill_link
+from billing.admin.figures import bill_link, short_bill_link
 from billing.admin.pages import Tool, WithPages
 from billing.models import AuditEntry
 from billing.services import verification
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
 
+FACTS = 160
+"""Characters of what an entry tells that a list shows."""
+
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(WithPages, ReadOnlyAdmin):
-    list_display = ["seq", "when", "action", "actor", "subject", "session", "data"]
+    list_display = ["seq", "when", "action", "actor", "subject", "short_session", "facts"]
     search_fields = ["subject"]
     search_help_text = (
         "A session’s id or how it begins (8 characters or more); an action (ledger.credit); or a "
         "subject or how it begins (node:gpu-1)."
     )
     fields = [
-        "seq", "when", "action", "actor", "subject", "tenant_id", "session", "data", "previous_hex",
+        "seq", "exactly", "action", "actor", "subject", "tenant_id", "session", "data", "previous_hex",
         "hash_hex",
     ]  # fmt: skip
-    readonly_fields = ["when", "session", "previous_hex", "hash_hex"]
+    readonly_fields = ["exactly", "session", "previous_hex", "hash_hex"]
 
-    @admin.display(description="at (UTC)", ordering="at")
+    @admin.display(description="at (UTC)")
     def when(self, entry: AuditEntry) -> str:
+        return f"{entry.at:%Y-%m-%d %H:%M:%S}"
+
+    @admin.display(description="at (UTC)")
+    def exactly(self, entry: AuditEntry) -> str:
         return f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"
+
+    @admin.display
+    def facts(self, entry: AuditEntry) -> str:
+        return facts_of(entry)
+
+    @admin.display(description="session")
+    def short_session(self, entry: AuditEntry) -> SafeString | str:
+        return short_bill_link(entry.session_id)
 
     @admin.display
     def session(self, entry: AuditEntry) -> SafeString | str:
@@ -75,3 +92,11 @@ class AuditEntryAdmin(WithPages, ReadOnlyAdmin):
             raise PermissionDenied
         verdict = verification.verify() if request.method == "POST" else None
         return self.page(request, "admin/billing/verify.html", "Verify", verdict=verdict)
+
+
+def facts_of(entry: AuditEntry) -> str:
+    """What an entry tells, as far as a list has room; without hashes, which say nothing to readers."""
+    said = json.loads(entry.data)
+    said.pop("sha256", None)
+    words = ", ".join(f"{name}: {value}" for name, value in said.items() if value not in ("", None))
+    return Truncator(words).chars(FACTS)

@@ -14,6 +14,8 @@ from django.utils.safestring import SafeString
 from billing.core.money import minor_digits, plain
 
 NARROW_SPACE = "\u202f"
+SHORT_ID = 13
+"""To the millisecond in which the session began."""
 
 
 def money(amount: Decimal | None, currency: str) -> str:
@@ -64,3 +66,13 @@ def bill_link(session_id: UUID | None) -> SafeString | str:
     if session_id is None:
         return "-"
     return format_html('<a href="{}">{}</a>', bill_page(session_id), session_id)
+
+
+def short_bill_link(session_id: UUID | None) -> SafeString | str:
+    """The same for a list: as much of the id as is enough to find the session by."""
+    if session_id is None:
+        return "-"
+    return format_html(
+        '<a href="{}" title="{}" class="billing-id">{}…</a>',
+        bill_page(session_id), session_id, str(session_id)[:SHORT_ID],
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 
-from billing.admin.figures import amount_cell, bill_link, bill_page, link_to, money
+from billing.admin.figures import amount_cell, bill_link, bill_page, link_to, money, short_bill_link
 from billing.admin.filters import ByCurrency, ByKind, ByPeriod, ByTenant, WithRowFilters
 from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
 from billing.core.money import AMOUNT_DIGITS, AMOUNT_PLACES
@@ -89,8 +89,7 @@ class AdjustmentForm(forms.Form):
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     list_display = [
-        "booked", "kind", "tenant", "month", "model", "cost_centre", "exact", "session", "reason",
-        "actor",
+        "booked", "kind", "tenant", "month", "model", "exact", "short_session", "reason",
     ]  # fmt: skip
     list_display_links = ["booked", "kind"]
     list_select_related = ["tenant", "period"]
@@ -124,6 +123,10 @@ class LedgerEntryAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     @admin.display(description="period")
     def month(self, entry: LedgerEntry) -> SafeString | str:
         return link_to(entry.period, entry.period.name)
+
+    @admin.display(description="session")
+    def short_session(self, entry: LedgerEntry) -> SafeString | str:
+        return short_bill_link(entry.session_id)
 
     @admin.display
     def session(self, entry: LedgerEntry) -> SafeString | str:

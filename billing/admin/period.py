@@ -208,7 +208,8 @@ def shown_checklist(checklist: dict[str, Any]) -> dict[str, Any]:
                 "despite": name in despite,
                 "can_be_put_up_with": name != closing.NOT_OVER,
             }
-            for name, item in checklist.get("items", {}).items()
+            for name in closing.ITEMS  # JSON as it is stored has no order
+            if (item := checklist.get("items", {}).get(name)) is not None
         ],
         "differences": [_shown(one) for one in checklist.get("differences", [])],
         "must_wait": bool(checklist.get("items", {}).get(closing.NOT_OVER, {}).get("open")),

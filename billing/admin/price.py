@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -187,7 +188,7 @@ class PriceListAdmin(ReadOnly, WithPages):
         require(request, ADD)
         price_list = None if list_id is None else get_object_or_404(PriceList, pk=list_id)
         latest = price_list and price_list.plans.order_by("-effective_from").first()
-        initial = {name: getattr(latest, name) for name in PLAN[:-2]} if latest else {}
+        initial = {name: _as_typed(getattr(latest, name)) for name in PLAN[:-2]} if latest else {}
         form = PlanForm(
             request.POST or None, initial={"effective_from": None, **initial}, price_list=price_list
         )
@@ -220,6 +221,9 @@ class PriceListAdmin(ReadOnly, WithPages):
             lead="Prices are never changed, for what was charged by them stays charged: these follow "
             "those that are in force now.",
             button="Set these prices",
+            back=page_of(price_list)
+            if price_list
+            else reverse("admin:billing_pricelist_changelist"),
         )
 
     def end_view(self, request: HttpRequest, list_id: int) -> HttpResponse:
@@ -278,3 +282,7 @@ def _to_be_ended(price_list: PriceList) -> PricePlan | None:
 
 def _has_not_begun(plan: PricePlan) -> bool:
     return plan.effective_from > timezone.now()
+
+
+def _as_typed(value: Any) -> Any:
+    return plain(value) if isinstance(value, Decimal) else value

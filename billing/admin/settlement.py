@@ -9,9 +9,18 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from billing.admin.figures import amount_cell, bill_link, bill_page, count, link_to
+from billing.admin.figures import (
+    amount_cell,
+    bill_link,
+    bill_page,
+    count,
+    link_to,
+    money,
+    short_bill_link,
+)
 from billing.admin.filters import ByPeriod, BySettlementKind, ByTenant, WithRowFilters
 from billing.admin.pages import Tool, WithPages
+from billing.core.money import plain
 from billing.models import Settlement
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession, id_range
@@ -20,7 +29,7 @@ from streaming.admin.search import SearchBySession, id_range
 @admin.register(Settlement)
 class SettlementAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     list_display = [
-        "settled", "n", "kind", "tenant", "model", "session", "output", "prompt", "evidence", "exact",
+        "settled", "n", "kind", "tenant", "model", "short_session", "output", "prompt", "evidence", "exact",
     ]  # fmt: skip
     list_display_links = ["settled", "n"]
     list_select_related = ["tenant", "period"]
@@ -42,15 +51,22 @@ class SettlementAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             ("generated_tokens", "discarded_tokens", "regenerated_tokens"),
         ]}),
         ("The prices", {"fields": [
-            "policy", "plan_shown",
-            ("input_per_million", "cached_input_per_million", "output_per_million"), "coefficient",
+            "policy", "plan_shown", ("input_price", "cached_input_price", "output_price"),
+            "multiplied_by",
         ]}),
     ]  # fmt: skip
-    readonly_fields = ["session", "exact", "entry_shown", "corrects_shown", "plan_shown"]
+    readonly_fields = [
+        "session", "exact", "entry_shown", "corrects_shown", "plan_shown", "input_price",
+        "cached_input_price", "output_price", "multiplied_by",
+    ]  # fmt: skip
 
     @admin.display(description="settled (UTC)", ordering="pk")
     def settled(self, row: Settlement) -> str:
         return f"{row.settled_at:%Y-%m-%d %H:%M:%S}"
+
+    @admin.display(description="session")
+    def short_session(self, row: Settlement) -> SafeString | str:
+        return short_bill_link(row.usage_id)
 
     @admin.display
     def session(self, row: Settlement) -> SafeString | str:
@@ -79,6 +95,22 @@ class SettlementAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     @admin.display(description="plan")
     def plan_shown(self, row: Settlement) -> SafeString | str:
         return link_to(row.plan.list, row.plan) if row.plan else "no plan covered it"
+
+    @admin.display(description="input per million")
+    def input_price(self, row: Settlement) -> str:
+        return money(row.input_per_million, row.currency)
+
+    @admin.display(description="cached input per million")
+    def cached_input_price(self, row: Settlement) -> str:
+        return money(row.cached_input_per_million, row.currency)
+
+    @admin.display(description="output per million")
+    def output_price(self, row: Settlement) -> str:
+        return money(row.output_per_million, row.currency)
+
+    @admin.display(description="coefficient")
+    def multiplied_by(self, row: Settlement) -> str:
+        return plain(row.coefficient)
 
     def tools(self, request: HttpRequest, obj: Settlement) -> list[Tool]:
         return [Tool("Bill of the session", bill_page(obj.usage_id))]

@@ -12,7 +12,7 @@ from django.utils.http import urlencode
 
 from billing.admin.pages import REFUSALS, SavedByService, Tool
 from billing.models import UsageSink
-from billing.services import sinks
+from billing.services import sinks, usage_events
 from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
 
@@ -58,6 +58,20 @@ class UsageSinkAdmin(SavedByService):
             act=lambda sink, by: sinks.switch_sink(sink, enabled=False, actor=by),
             signed=True,
             refusals=REFUSALS,
+        ),
+        confirmed_action(
+            "send_test",
+            description="Send selected sinks a test event",
+            question="The worker sends each of them an event that says nothing. Go on?",
+            done="Has a test event to come: see its deliveries.",
+            act=usage_events.announce_test,
+        ),
+        confirmed_action(
+            "send_again",
+            description="Send selected sinks again what failed",
+            question="What was given up is tried again, as if it were new. Go on?",
+            done="Is sent again what failed.",
+            act=usage_events.replay_failed,
         ),
         confirmed_action(
             "rotate",

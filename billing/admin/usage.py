@@ -7,13 +7,15 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from billing.admin.figures import amount_cell, count, link_to, money, session_page
+from billing.admin.audit import facts_of
+from billing.admin.figures import SHORT_ID, amount_cell, count, link_to, money, session_page
 from billing.admin.filters import ByTenant, WithRowFilters
 from billing.admin.pages import Tool, WithPages
 from billing.core.money import plain
-from billing.models import AuditEntry, UsageRecord
+from billing.models import AuditEntry, Settlement, UsageRecord
 from billing.services import bills
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession, id_range
@@ -32,8 +34,7 @@ EVIDENCE = {
 class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     change_form_template = "admin/billing/bill.html"
     list_display = [
-        "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "wasted",
-        "exact",
+        "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "exact",
     ]  # fmt: skip
     list_select_related = ["tenant"]
     list_filter = [ByTenant]
@@ -42,8 +43,10 @@ class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     fields = ()
 
     @admin.display(description="session", ordering="pk")
-    def session(self, row: UsageRecord) -> str:
-        return str(row.pk)
+    def session(self, row: UsageRecord) -> SafeString:
+        return format_html(
+            '<span class="billing-id" title="{}">{}…</span>', row.pk, str(row.pk)[:SHORT_ID]
+        )
 
     @admin.display(description="began (UTC)")
     def began(self, row: UsageRecord) -> str:
@@ -56,10 +59,6 @@ class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     @admin.display
     def billed(self, row: UsageRecord) -> str:
         return count(row.billed_tokens)
-
-    @admin.display(description="not delivered")
-    def wasted(self, row: UsageRecord) -> str:
-        return count(row.generated_tokens - row.delivered_tokens)
 
     @admin.display(description="amount")
     def exact(self, row: UsageRecord) -> SafeString:
@@ -90,7 +89,8 @@ class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
             context.update(_shown(bills.bill_of(obj.pk)))
             if request.user.has_perm("billing.view_auditentry"):
                 entries = AuditEntry.objects.filter(session_id=obj.pk).order_by("-seq")
-                context.update(audit=entries[:LATEST], latest=LATEST)
+                audit = [(entry, facts_of(entry)) for entry in entries[:LATEST]]
+                context.update(audit=audit, latest=LATEST)
         return super().render_change_form(request, context, add, change, form_url, obj)
 
 
@@ -103,6 +103,7 @@ def _shown(bill: bills.Bill) -> dict[str, Any]:
         "usage": usage,
         "evidence": EVIDENCE.get(usage.evidence, usage.evidence),
         "plan": link_to(usage.plan.list, usage.plan) if usage.plan else "none covered it",
+        "prices": _prices(bill.lines[-1]) if bill.lines else "",
         "charged": money(bill.charged, currency),
         "credited": money(bill.credited, currency),
         "total": money(bill.total, currency),
@@ -112,15 +113,6 @@ def _shown(bill: bills.Bill) -> dict[str, Any]:
             {
                 "row": line,
                 "amount": money(line.amount, line.currency),
-                "prices": " / ".join(
-                    money(price, "")
-                    for price in (
-                        line.input_per_million,
-                        line.cached_input_per_million,
-                        line.output_per_million,
-                    )
-                ),
-                "coefficient": plain(line.coefficient),
                 "period": link_to(line.period, line.period.name),
                 "entry": link_to(getattr(line, "entry", None), "line"),
                 "settlement": link_to(line, line.n),
@@ -138,3 +130,19 @@ def _shown(bill: bills.Bill) -> dict[str, Any]:
         ],
         "waste": [(waste, money(waste.cost, waste.currency)) for waste in bill.waste],
     }
+
+
+def _prices(line: Settlement) -> str:
+    """Those of all its lines: a session keeps the prices of its beginning."""
+    input, cached, output = (
+        money(price, line.currency)
+        for price in (
+            line.input_per_million,
+            line.cached_input_per_million,
+            line.output_per_million,
+        )
+    )
+    return (
+        f"{input} input, {cached} cached input, {output} output per million tokens; coefficient "
+        f"{plain(line.coefficient)}; policy {line.policy}"
+    )

@@ -111,7 +111,9 @@ def _lago(options: Mapping[str, str | None], event: dict[str, Any]) -> Message:
 
 
 def _stripe(options: Mapping[str, str | None], event: dict[str, Any], now: datetime) -> Message:
-    value = event["data"][options["value"] or ""]
+    value = event["data"].get(options["value"])
+    if value is None:
+        raise NotDeliverable("Stripe takes usage only")
     if value < 0:
         raise NotDeliverable(f"Stripe takes no negative usage ({value}): correct it there by hand")
     if now - _time(event) > STRIPE_LOOKS_BACK:

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from django.db import models
 
+from billing.core.money import plain
 from billing.models.money import CurrencyField, MoneyField
 from streaming.core.ids import uuid7
 
@@ -75,7 +76,7 @@ class LedgerEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.amount} {self.currency}"
+        return f"{self.kind} {plain(self.amount)} {self.currency}"
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("Ledger entries cannot be deleted.")
@@ -107,4 +108,4 @@ class CreditRequest(models.Model):
     )
 
     def __str__(self) -> str:
-        return f"{self.amount} {self.currency} ({self.decision})"
+        return f"{plain(self.amount)} {self.currency} ({self.decision})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
+from billing.core.money import plain
 from billing.models.money import CurrencyField, MoneyField
 
 
@@ -53,4 +54,4 @@ class PeriodTotal(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.period}: {self.rounded} {self.currency}"
+        return f"{self.period}: {plain(self.rounded)} {self.currency}"

@@ -133,8 +133,8 @@ class Settlement(models.Model):
         ]
         indexes = [
             models.Index(fields=["period", "id"], name="settlement_by_period"),
-            models.Index(
-                fields=["id"], name="settlement_denied", condition=models.Q(kind="denied")
+            models.Index(  # most are of sessions that ended; the others are looked for
+                fields=["kind", "id"], name="settlement_by_kind", condition=~models.Q(kind="ended")
             ),
         ]
 

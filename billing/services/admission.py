@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from weakref import WeakValueDictionary
 from zoneinfo import ZoneInfo
 
 import psycopg
@@ -44,6 +45,9 @@ TRUST_SECONDS = 600.0
 """Without a database: how long it is believed that a tenant has no limit."""
 AGAIN_SECONDS = 5.0
 """When running sessions hold the rest of a limit; each that ends gives some of it back."""
+AT_ONCE = 4
+"""Sessions of a tenant that ask at once in a process. They all want one row, and those that wait for
+it must not have all connections of the process: other tenants want some too."""
 LONGEST_RETRY_AFTER = 3600.0
 """A limit may be raised long before its period ends."""
 
@@ -128,6 +132,7 @@ class Admission:
     def __init__(self) -> None:
         self._limits: dict[int, _Known] = {}
         self._plans: dict[tuple[int, str], tuple[PricePlan | None, float]] = {}
+        self._turns: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"<Admission: {len(self._limits)} tenants known>"
@@ -185,7 +190,8 @@ class Admission:
             "tokens": prompt + output,
             "spend": spend,
         }
-        async with pool.connection() as connection:
+        turn = self._turns.setdefault(start.tenant_id, asyncio.Semaphore(AT_ONCE))
+        async with turn, pool.connection() as connection:
             try:
                 cursor = await connection.execute(_RESERVE, values)
                 if await cursor.fetchone() is not None:

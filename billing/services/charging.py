@@ -27,7 +27,7 @@ from billing.services.figures import Figures, figures_of
 from billing.services.interruptions import Interruption, untold
 from billing.services.periods import open_period
 from billing.services.waste import replace_waste
-from streaming.models import OutboxMessage
+from streaming.models import OutboxMessage, StreamSession
 from streaming.services.incidents import open_incident
 
 NOT_DELIVERED = "not delivered"
@@ -44,16 +44,16 @@ class Announced:
     at: datetime | None = None
 
 
-@transaction.atomic
+# No savepoint: there is nothing to be kept of a settlement that fails.
+@transaction.atomic(savepoint=False)
 def bring_up_to_date(session_id: UUID, announced: Announced) -> list[Settlement]:
     """Settle one session as it stands now; the new settlements, none if nothing has changed.
 
     Safe to be called at any time, again, and twice at once. Raises ``UnknownSession``.
     """
-    usage = _usage_of(session_id)
-    figures = figures_of(session_id)  # after the lock: nobody settles with older ones after us
+    usage, figures = _locked(session_id)
     plan = usage.plan
-    former = list(usage.lines.order_by("n"))
+    former = list(usage.lines.order_by("n")) if usage.settlements else []
     lines = lines_due(former, figures, plan)
     told = untold(usage, figures)
     settlements: list[Settlement] = []
@@ -97,31 +97,33 @@ def lines_due(former: Sequence[Settlement], figures: Figures, plan: PricePlan | 
     return settle(_as_lines(former), target, figures.prompt, figures.cached)
 
 
-def _usage_of(session_id: UUID) -> UsageRecord:
-    """The session's record, made when it is first needed, and locked."""
+def _locked(session_id: UUID) -> tuple[UsageRecord, Figures]:
+    """The session's record, locked and made when it is first needed, and the figures since then:
+    nobody settles with older ones after us."""
     usage = locks.lock_usage(session_id)
     if usage is not None:
-        return usage
-    session = figures_of(session_id).session
-    plan = prices.plan_for(session.tenant_id, session.model, session.created_at)
-    # Whoever is faster makes it; the other waits for that here.
-    UsageRecord.objects.bulk_create(
-        [
-            UsageRecord(
-                session_id=session_id,
-                tenant_id=session.tenant_id,
-                model=session.model,
-                cost_centre="" if session.api_key is None else session.api_key.cost_centre,
-                plan=plan,
-                currency=conf().billing_currency if plan is None else plan.currency,
-                began_at=session.created_at,
-            )
-        ],
-        ignore_conflicts=True,
-    )
+        return usage, figures_of(session_id)
+    figures = figures_of(session_id)
+    usage = _first_usage(figures.session)
+    if locks.add_usage(usage):
+        return usage, figures
+    # Somebody was faster; that was waited for, and may have taken a while.
     usage = locks.lock_usage(session_id)
     assert usage is not None
-    return usage
+    return usage, figures_of(session_id)
+
+
+def _first_usage(session: StreamSession) -> UsageRecord:
+    plan = prices.plan_for(session.tenant_id, session.model, session.created_at)
+    return UsageRecord(
+        session_id=session.pk,
+        tenant=session.tenant,
+        model=session.model,
+        cost_centre="" if session.api_key is None else session.api_key.cost_centre,
+        plan=plan,
+        currency=conf().billing_currency if plan is None else plan.currency,
+        began_at=session.created_at,
+    )
 
 
 def _as_lines(settlements: Sequence[Settlement]) -> list[Line]:

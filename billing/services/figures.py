@@ -71,7 +71,7 @@ class Figures:
 
 def figures_of(session_id: UUID) -> Figures:
     """The figures of one session. Raises ``UnknownSession``."""
-    found = StreamSession.objects.select_related("fence", "api_key").defer(*CONTENT)
+    found = StreamSession.objects.select_related("fence", "api_key", "tenant").defer(*CONTENT)
     try:
         session = found.get(pk=session_id)
     except StreamSession.DoesNotExist:

@@ -10,7 +10,7 @@ GUARDS = {
     "billing_ledgerentry": ("append_only", "append_only_truncate", "closed_to_lines"),
     "billing_settlement": ("append_only", "append_only_truncate", "closed_to_settlements"),
     "billing_periodtotal": ("append_only", "append_only_truncate"),
-    "billing_billingperiod": ("closed_is_closed", "closed_is_closed_truncate"),
+    "billing_billingperiod": ("closed_is_closed", "closed_is_closed_truncate", "stays_where_it_is"),
     "billing_priceplan": ("only_its_end", "only_its_end_truncate"),
 }
 """The triggers of each guarded table. Migrations make them; models know nothing of them."""

@@ -110,18 +110,20 @@ def set_plan(
 
 
 @transaction.atomic
-def end_plan(plan_id: int, *, effective_to: datetime, actor: str) -> PricePlan:
-    """Let a plan end without a successor: less special lists count then, if any.
+def end_plan(plan_id: int, *, effective_to: datetime | None = None, actor: str) -> PricePlan:
+    """Let a plan end (by default now) without a successor: less special lists count then, if any.
 
     Raises ``PriceRefused`` for an end in the past, or before its beginning.
     """
     plan = _locked_plan(plan_id)
-    if effective_to < timezone.now() or effective_to <= plan.effective_from:
+    now = timezone.now()
+    end = effective_to or now
+    if end < now or end <= plan.effective_from:
         raise PriceRefused("A plan can end from now on, and after it has begun.")
-    if plan.effective_to is not None and plan.effective_to < effective_to:
+    if plan.effective_to is not None and plan.effective_to < end:
         raise PriceRefused(f"It ends before that, at {_minute(plan.effective_to)}.")
     old = figures(plan)
-    _end(plan, effective_to)
+    _end(plan, end)
     _audit("price.ended", plan, actor, old=old, new=figures(plan))
     return plan
 

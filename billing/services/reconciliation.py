@@ -31,13 +31,8 @@ KEPT = 1000
 LOG_ROWS = 200
 """Rows of logs that are in memory at once."""
 
-# A session is looked at once, with the first of its lines in the period.
 _PAGE = """
-SELECT s.id, s.usage_id, NOT EXISTS (
-    SELECT 1 FROM billing_settlement e
-    WHERE e.usage_id = s.usage_id AND e.period_id = s.period_id AND e.n < s.n
-) FROM billing_settlement s
-WHERE s.period_id = %s AND s.id > %s ORDER BY s.id LIMIT %s
+SELECT id, usage_id, n FROM billing_settlement WHERE period_id = %s AND id > %s ORDER BY id LIMIT %s
 """
 
 _TOTALS = """
@@ -308,18 +303,33 @@ def _cases(period: BillingPeriod, report: Report) -> Iterator[Case]:
     after = 0
     while page := rows(_PAGE, period.pk, after, PAGE):
         report.settlements += len(page)
-        cases = [Case(session_id=session_id) for _, session_id, is_first in page if is_first]
-        _fill({case.session_id: case for case in cases})
-        yield from cases
+        numbers: dict[UUID, int] = {}
+        for _, session_id, n in page:
+            numbers[session_id] = min(n, numbers.get(session_id, n))
+        yield from _filled(period, numbers)
         after = page[-1][0]
+
+
+def _filled(period: BillingPeriod, numbers: dict[UUID, int]) -> list[Case]:
+    """The sessions of a page; ``numbers``: the first of their settlements on it.
+
+    One is looked at with the first of its settlements in the period.
+    """
+    cases = {session_id: Case(session_id=session_id) for session_id in numbers}
+    for settlement in Settlement.objects.filter(usage_id__in=list(numbers)).order_by("n", "id"):
+        cases[settlement.usage_id].settlements.append(settlement)
+    for session_id, case in list(cases.items()):
+        first = next(line.n for line in case.settlements if line.period_id == period.pk)
+        if first != numbers[session_id]:
+            del cases[session_id]
+    _fill(cases)
+    return list(cases.values())
 
 
 def _fill(cases: dict[UUID, Case]) -> None:
     ids = list(cases)
     for usage in UsageRecord.objects.select_related("plan").filter(pk__in=ids):
         cases[usage.pk].usage = usage
-    for settlement in Settlement.objects.filter(usage_id__in=ids).order_by("n"):
-        cases[settlement.usage_id].settlements.append(settlement)
     charges: dict[UUID, Case] = {}
     entries = LedgerEntry.objects.filter(settlement__usage_id__in=ids).annotate(
         of_session=F("settlement__usage_id")

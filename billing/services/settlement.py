@@ -166,13 +166,13 @@ def _settle(session_id: UUID, messages: Sequence[OutboxMessage]) -> list[Settlem
         frozenset(message.kind for message in messages),
         max((message.created_at for message in messages), default=None),
     )
-    settlements = bring_up_to_date(session_id, announced)
+    # First, since the settlement ends with the lock that everybody waits for.
     OutboxMessage.objects.filter(pk__in=[message.pk for message in messages]).update(
         handled_at=timezone.now()
     )
     if any("tries" in message.data for message in messages):
         close_incident(FAILED, _subject(session_id))
-    return settlements
+    return bring_up_to_date(session_id, announced)
 
 
 def _settled(messages: Sequence[OutboxMessage]) -> None:

@@ -27,7 +27,8 @@ def replace_waste(usage: UsageRecord, figures: Figures, plan: PricePlan | None) 
     }
     if stored == wanted:
         return
-    Waste.objects.filter(usage=usage).delete()
+    if stored:
+        Waste.objects.filter(usage=usage).delete()
     price = None if plan is None else plan.cost_per_million
     Waste.objects.bulk_create(
         Waste(

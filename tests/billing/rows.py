@@ -19,6 +19,7 @@ from typing import Any
 from django.utils import timezone
 
 from billing.models import PriceList, PricePlan
+from billing.services.settlement import settle_due
 from streaming.core.digest import RunningDigest
 from streaming.core.ids import reference_code
 from streaming.models import (
@@ -248,3 +249,14 @@ def ended_session(
     told.deliver(tokens if delivered is None else delivered)
     told.end(state, cause)
     return told
+
+
+def settle_all(limit: int = 200) -> dict[str, int]:
+    """Settle until nothing is due, as the worker does in one run after the other; their sum."""
+    total: dict[str, int] = {}
+    while True:
+        result = settle_due(limit)
+        for name, value in result.items():
+            total[name] = total.get(name, 0) + value
+        if not result["more"]:
+            return total

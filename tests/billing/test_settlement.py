@@ -24,9 +24,19 @@ from billing.models import (
 from billing.services import ledger, verification
 from billing.services.periods import period_at
 from billing.services.settlement import settle_due, settle_overdue, settle_session
-from streaming.models import Incident, OutboxMessage, SessionFence
+from billing.tasks import settle_sessions
+from gateway_project.celery import app
+from streaming.metrics.plain import REGISTRY, fold
+from streaming.models import Incident, OutboxMessage, SessionFence, TaskRun
 from streaming.services.audit import announce
-from tests.billing.rows import Story, add_key, add_plan, add_tenant, ended_session
+from tests.billing.rows import (
+    Story,
+    add_key,
+    add_plan,
+    add_tenant,
+    ended_session,
+    settle_all,
+)
 from tests.tasks.rows import run_together
 
 pytestmark = pytest.mark.django_db
@@ -93,25 +103,25 @@ def test_a_whole_answer_is_settled_at_once():
     entry = LedgerEntry.objects.get()
     assert (entry.kind, entry.model, entry.cost_centre) == ("charge", "m", "R&D")
     assert waiting() == 0
-    assert settle_due()["sessions"] == 0
+    assert settle_all()["sessions"] == 0
     checked()
 
 
 def test_while_evidence_may_come_in_an_end_waits():
     add_plan()
-    story = ended_session(10, delivered=4)
-    assert settle_due()["sessions"] == 0
+    story = ended_session(10, delivered=4, at=timezone.now() + LONG_OVER)  # it is over just now
+    assert settle_all()["sessions"] == 0
     story.deliver(10, announce=True)
-    assert settle_due()["settlements"] == 1
+    assert settle_all()["settlements"] == 1
     assert lines(story)[0].to_tokens == 10
     late = ended_session(10, delivered=4, ago=timedelta(seconds=2.1))
-    assert settle_due()["settlements"] == 1
+    assert settle_all()["settlements"] == 1
     assert lines(late)[0].to_tokens == 4
 
 
 def test_nobody_waits_for_the_reader_of_an_abandoned_session():
     story = ended_session(10, delivered=4, state="abandoned")
-    settle_due()
+    settle_all()
     assert lines(story)[0].to_tokens == 4
 
 
@@ -122,12 +132,12 @@ def test_a_session_is_settled_when_it_is_suspended_and_again_when_it_ends():
     story.tokens(8)
     story.deliver(5)
     story.suspend()
-    settle_due()
+    settle_all()
     story.attempt("b", grade="exact", kind="resumption")
     story.tokens(4)
     story.deliver(12)
     story.end()
-    settle_due()
+    settle_all()
     first, second = lines(story)
     assert (first.kind, first.to_tokens, first.prompt_tokens) == ("suspended", 5, 12)
     assert first.occurred_at == story.session.suspended_at
@@ -146,7 +156,7 @@ def test_a_suspension_that_is_over_again_is_settled_as_it_stands():
     story.attempt("b", grade="exact")
     story.tokens(2)
     story.deliver(7)
-    settle_due()
+    settle_all()
     (line,) = lines(story)
     assert (line.kind, line.state, line.to_tokens) == ("suspended", "streaming", 7)
 
@@ -158,10 +168,10 @@ def test_a_session_that_is_abandoned_adds_no_line_but_its_waste():
     story.tokens(8)
     story.deliver(5)
     story.suspend()
-    settle_due()
+    settle_all()
     assert waste(story) == {}
     story.end("abandoned", "client_gone")
-    settle_due()
+    settle_all()
     assert len(lines(story)) == 1
     assert usage(story).state == "abandoned"
     assert waste(story) == {("undelivered", "a", "client_gone"): 3}
@@ -172,10 +182,10 @@ def test_a_session_that_is_abandoned_adds_no_line_but_its_waste():
 def test_evidence_that_comes_later_is_charged_then():
     add_plan()
     story = ended_session(10, delivered=4, ago=LONG_OVER)
-    settle_due()
+    settle_all()
     story.at = timezone.now()
     story.deliver(9, by="cursor", announce=True)
-    settle_due()
+    settle_all()
     line = lines(story)[1]
     assert (line.kind, line.from_tokens, line.to_tokens) == ("delivered", 4, 9)
     assert (line.evidence, line.occurred_at) == ("cursor", story.at)
@@ -189,11 +199,11 @@ def test_a_cursor_below_the_mark_gives_back():
     story.tokens(6)
     story.deliver(4, by="socket")
     story.suspend()
-    settle_due()
+    settle_all()
     story.deliver(6, by="socket", announce=True)
-    settle_due()
+    settle_all()
     story.deny(3, announce=True)
-    settle_due()
+    settle_all()
     first, second, back, more = lines(story)
     assert (back.kind, back.output_tokens, back.corrects) == ("denied", -2, second)
     assert (more.kind, more.output_tokens, more.corrects) == ("denied", -1, first)
@@ -213,17 +223,17 @@ def test_the_prompt_is_given_back_with_the_last_token():
     story.tokens(6)
     story.deliver(4, by="socket")
     story.suspend()
-    settle_due()
+    settle_all()
     SessionFence.objects.filter(pk=story.session.pk).update(taken_seq=0)
     story.announce("session_delivered")
-    settle_due()
+    settle_all()
     record = usage(story)
     assert (record.billed_tokens, record.prompt_tokens, record.cached_tokens) == (0, 0, 0)
     assert record.amount == 0
     assert (lines(story)[1].prompt_tokens, lines(story)[1].cached_tokens) == (-10, -4)
     story.deliver(6)
     story.end()
-    settle_due()
+    settle_all()
     assert usage(story).prompt_tokens == 10
     checked()
 
@@ -235,20 +245,20 @@ def test_what_a_person_has_credited_is_not_credited_again():
     story.tokens(6)
     story.deliver(6, by="socket")
     story.suspend()
-    settle_due()
+    settle_all()
     charge = LedgerEntry.objects.get()
     ledger.post(
         kind=LedgerEntry.Kind.CREDIT, period=charge.period, currency="EUR",
         amount=Decimal("-4.5"), charge=charge, reason="a complaint", idempotency_key="by hand",
     )  # fmt: skip
     story.deny(2, announce=True)
-    settle_due()
+    settle_all()
     line = lines(story)[1]
     assert (line.output_tokens, line.amount) == (-4, Decimal("-1.5"))
     assert usage(story).amount == Decimal("4.5")
     SessionFence.objects.filter(pk=story.session.pk).update(taken_seq=0, cursor_seq=0)
     story.announce("session_delivered")
-    settle_due()
+    settle_all()
     assert lines(story)[2].amount == 0
     checked()
 
@@ -264,7 +274,7 @@ def test_interruptions_are_compensated_where_a_contract_says_so(state, billed):
     story.deliver(3)
     story.send(5)
     story.end(state)
-    settle_due()
+    settle_all()
     (line,) = lines(story)
     assert (line.to_tokens, line.delivered_tokens, line.compensated_tokens) == (billed, 3, 6)
     assert line.policy == "interrupt_compensated"
@@ -272,7 +282,7 @@ def test_interruptions_are_compensated_where_a_contract_says_so(state, billed):
 
 def test_without_a_price_it_costs_nothing_and_somebody_is_told():
     story = ended_session(10)
-    settle_due()
+    settle_all()
     (line,) = lines(story)
     assert (line.plan, line.amount, line.currency) == (None, 0, "EUR")
     assert line.output_tokens == 10
@@ -289,7 +299,7 @@ def test_a_price_is_that_of_the_sessions_beginning():
     story.tokens(5)
     story.deliver(5)
     story.suspend()
-    settle_due()
+    settle_all()
     PricePlan.objects.create(
         list=PricePlan.objects.get().list, currency="USD", effective_from=now - timedelta(minutes=5),
         input_per_million=9, cached_input_per_million=9, output_per_million=9, created_by="user:pat",
@@ -298,7 +308,7 @@ def test_a_price_is_that_of_the_sessions_beginning():
     story.tokens(5)
     story.deliver(10)
     story.end()
-    settle_due()
+    settle_all()
     assert {(line.output_per_million, line.currency) for line in lines(story)} == {(4, "EUR")}
 
 
@@ -315,7 +325,7 @@ def test_waste_is_told_by_node_and_cause():
     story.tokens(4)
     story.deliver(7)
     story.end("failed", "timeout")
-    settle_due()
+    settle_all()
     assert waste(story) == {
         ("discarded", "a", "engine_oom"): 2,
         ("regenerated", "b", "network_reset"): 6,
@@ -346,9 +356,9 @@ def test_each_interruption_is_told_once():
         story.fail()
         story.attempt("b", grade="exact")
         story.suspend()
-        settle_due()
+        settle_all()
         story.announce("session_suspended")
-        settle_due()
+        settle_all()
     assert [(told["what"], told["position"]) for told in interruptions(story)] == [
         ("attempt 1", 3),
         ("suspended", 3),
@@ -366,7 +376,7 @@ def test_an_attempt_that_its_gateway_could_not_note_down_is_known_from_the_log()
     story.crash()
     story.number = 0
     story.end("failed", "gateway_crash")
-    settle_due()
+    settle_all()
     assert waste(story) == {
         ("undelivered", "a", "gateway_crash"): 3,
         ("undelivered", "unknown", "gateway_crash"): 2,
@@ -388,7 +398,7 @@ def test_a_purged_session_can_still_be_settled():
     story.deliver(5)
     story.end("stopped", "client_stop")
     story.purge()
-    settle_due()
+    settle_all()
     assert lines(story)[0].to_tokens == 5
     assert waste(story) == {
         ("undelivered", "a", "client_stop"): 1,
@@ -401,19 +411,19 @@ def test_what_belongs_to_a_closed_period_goes_into_the_current_one():
     tenant = add_tenant()
     at = datetime(2026, 1, 31, 12, tzinfo=UTC)
     story = ended_session(10, delivered=6, at=at)
-    settle_due()
+    settle_all()
     january = lines(story)[0].period
     assert january.name == "2026-01"
     BillingPeriod.objects.update(closed_at=timezone.now())
     SessionFence.objects.filter(pk=story.session.pk).update(acked_seq=2)
     story.at = timezone.now()
     story.announce("session_delivered")
-    settle_due()
+    settle_all()
     credit = LedgerEntry.objects.get(kind="credit")
     assert credit.period == period_at(tenant.pk, story.at)
     assert credit.correction
     late = ended_session(3, at=at)
-    settle_due()
+    settle_all()
     charge = LedgerEntry.objects.get(session_id=late.session.pk)
     assert charge.period == credit.period
     assert charge.correction
@@ -424,28 +434,32 @@ def test_what_belongs_to_a_closed_period_goes_into_the_current_one():
 def test_a_session_that_cannot_be_settled_stands_in_nobodys_way():
     broken, fine = ended_session(3), ended_session(4)
     SessionFence.objects.filter(pk=broken.session.pk).delete()
-    result = settle_due()
+    result = settle_all()
     assert (result["sessions"], result["failed"]) == (1, 1)
     assert lines(fine)
     incident = Incident.objects.get(kind="settlement_failed")
     assert incident.session_id == broken.session.pk
-    assert settle_due()["failed"] == 0  # its next try has its time
     message = OutboxMessage.objects.get(handled_at=None)
     assert message.data["tries"] == 1
-    message.data["retry_at"] = timezone.now().isoformat()
-    message.save()
-    assert settle_due()["failed"] == 1
+    retry(message, timezone.now() + LONG_OVER)
+    assert settle_all()["failed"] == 0  # its next try has its time
+    retry(message, timezone.now())
+    assert settle_all()["failed"] == 1
     SessionFence.objects.create(
         session=broken.session, epoch=1, durable_seq=4, sent_seq=3, acked_seq=3
     )
     message.refresh_from_db()
     assert message.data["tries"] == 2
-    message.data["retry_at"] = timezone.now().isoformat()
-    message.save()
-    assert settle_due()["sessions"] == 1
+    retry(message, timezone.now())
+    assert settle_all()["sessions"] == 1
     assert lines(broken)[0].to_tokens == 3
     incident.refresh_from_db()
     assert incident.closed_at is not None
+
+
+def retry(message: OutboxMessage, at: datetime) -> None:
+    message.data["retry_at"] = at.isoformat()
+    message.save()
 
 
 def test_what_is_not_there_cannot_be_settled():
@@ -457,7 +471,7 @@ def test_what_is_not_there_cannot_be_settled():
 
 def test_deeds_that_were_announced_come_into_the_audit_log():
     announce("node.drain", actor="user:ada", subject="node:a")
-    assert settle_due()["audited"] == 1
+    assert settle_all()["audited"] == 1
     assert AuditEntry.objects.get().action == "node.drain"
     assert waiting() == 0
 
@@ -475,10 +489,12 @@ def test_a_session_can_be_settled_by_name():
 def test_in_several_runs():
     for _ in range(5):
         ended_session(3)
-    assert settle_due(2)["more"] == 1
-    assert settle_due(2)["more"] == 1
-    result = settle_due(2)
-    assert (result["sessions"], result["more"]) == (1, 0)
+    results = [settle_due(2)]
+    while results[-1]["more"]:
+        results.append(settle_due(2))
+    assert all(result["sessions"] <= 2 for result in results)
+    assert sum(result["sessions"] for result in results) == 5
+    assert waiting() == 0
 
 
 @real_transactions
@@ -487,9 +503,8 @@ def test_many_at_once_settle_each_session_once():
     stories = [ended_session(3 + number % 3) for number in range(12)]
     for story in stories[::2]:
         story.announce("session_ended")
-    counts = run_together(settle_overdue)
-    assert sum(counts) == 12
-    assert Settlement.objects.count() == LedgerEntry.objects.count() == 12
+    settled = sum(run_together(settle_overdue)) + settle_all()["sessions"]
+    assert settled == Settlement.objects.count() == LedgerEntry.objects.count() == 12
     assert waiting() == 0
     checked()
 
@@ -501,3 +516,17 @@ def test_one_session_settled_by_many_at_once():
     results = run_together(lambda: settle_session(story.session.pk), 4)
     assert sum(len(result) for result in results) == 1
     checked()
+
+
+def test_the_task_is_noted_and_says_how_long_settlement_took():
+    def count() -> float:
+        fold()
+        name, labels = "unbroken_settlement_seconds_count", {"kind": "ended"}
+        return REGISTRY.get_sample_value(name, labels) or 0.0
+
+    before = count()
+    ended_session(3, ago=timedelta(seconds=40))
+    assert settle_sessions()["settlements"] == 1
+    assert TaskRun.objects.get(name="settle_sessions").result["settlements"] == 1
+    assert count() == before + 1
+    assert app.conf.beat_schedule["settle_sessions"]["schedule"] == 1.0

@@ -84,9 +84,7 @@ class Command(BaseCommand):
         for name, kind in (("token_limit", int), ("spend_limit", Decimal)):
             if name in values:
                 values[name] = _number(values[name], kind)
-        accounts.change_account(
-            account.pk, actor=f"command:{operator_name().removesuffix(' (command)')}", **values
-        )
+        accounts.change_account(account.pk, actor=operator_name(), **values)
         self._show(options)
 
     def _recount(self, options: dict[str, Any]) -> None:

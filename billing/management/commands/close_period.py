@@ -9,10 +9,10 @@ from django.core.management.base import BaseCommand, CommandError
 
 from billing.core.money import plain
 from billing.errors import BillingError, PeriodNotReady
-from billing.management.actor import command_actor
 from billing.management.periods import add_period_arguments, chosen_periods
 from billing.models import BillingPeriod
 from billing.services.closing import ITEMS, NOT_OVER, close_period
+from streaming.management.operator import operator_name
 from streaming.management.table import table
 
 
@@ -49,7 +49,7 @@ class Command(BaseCommand):
             )
             return True
         try:
-            closed = close_period(period.pk, actor=command_actor(), despite=despite)
+            closed = close_period(period.pk, actor=operator_name(), despite=despite)
         except PeriodNotReady as exc:
             self._show(exc.checklist, despite)
             self.stdout.write(f"  stays open: {exc}")

@@ -11,11 +11,11 @@ from django.core.management.base import BaseCommand, CommandError
 from billing.conf import conf
 from billing.core.money import plain
 from billing.errors import BillingError
-from billing.management.actor import command_actor
 from billing.management.commands.price import amount
 from billing.management.tenants import tenant_named
 from billing.models import CreditRequest, LedgerEntry
 from billing.services import credits
+from streaming.management.operator import operator_name
 from streaming.management.table import table
 
 
@@ -45,7 +45,7 @@ class Command(BaseCommand):
             decide.add_argument("request", type=int)
 
     def handle(self, **options: Any) -> None:
-        actor = command_actor()
+        actor = operator_name()
         try:
             match options["action"]:
                 case "book":

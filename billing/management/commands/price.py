@@ -15,10 +15,10 @@ from billing.conf import conf
 from billing.core.money import plain
 from billing.core.policy import Policy
 from billing.errors import BillingError
-from billing.management.actor import command_actor
 from billing.management.tenants import tenant_named
 from billing.models import PricePlan
 from billing.services import prices
+from streaming.management.operator import operator_name
 from streaming.management.table import table
 
 _HEAD = (
@@ -56,7 +56,7 @@ class Command(BaseCommand):
         withdraw.add_argument("plan", type=int)
 
     def handle(self, **options: Any) -> None:
-        actor = command_actor()
+        actor = operator_name()
         try:
             match options["action"]:
                 case "list":
@@ -65,8 +65,7 @@ class Command(BaseCommand):
                     plan = self._set(options, actor)
                     self.stdout.write(f"Plan {plan.pk}: {plan}.")
                 case "end":
-                    at = options["at"] or timezone.now()
-                    plan = prices.end_plan(options["plan"], effective_to=at, actor=actor)
+                    plan = prices.end_plan(options["plan"], effective_to=options["at"], actor=actor)
                     self.stdout.write(f"Plan {plan.pk} ends at {_minute(plan.effective_to)}.")
                 case "withdraw":
                     prices.withdraw_plan(options["plan"], actor=actor)

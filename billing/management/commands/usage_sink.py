@@ -73,10 +73,12 @@ class Command(BaseCommand):
     def _do(self, action: str, sink: UsageSink, options: dict[str, Any]) -> None:
         match action:
             case "enable" | "disable":
-                sinks.switch_sink(sink, enabled=action == "enable", actor=_actor())
+                sinks.switch_sink(sink, enabled=action == "enable", actor=operator_name())
                 self.stdout.write(f"{sink.name} is {action}d.")
             case "rotate":
-                self.stdout.write(f"Signed from now on with {sinks.rotate(sink, actor=_actor())}")
+                self.stdout.write(
+                    f"Signed from now on with {sinks.rotate(sink, actor=operator_name())}"
+                )
                 self.stdout.write("Until the next rotation also with the one before it.")
             case "secret":
                 self.stdout.write(sinks.secret_of(sink))
@@ -102,7 +104,7 @@ class Command(BaseCommand):
             tenant_name=options["tenant"],
             credential=options["credential"] or "",
             options=_options(options["option"]),
-            actor=_actor(),
+            actor=operator_name(),
         )
         self.stdout.write(f"Added {sink.name} ({sink.kind}).")
         if sink.kind == UsageSink.Kind.WEBHOOK:
@@ -114,7 +116,7 @@ class Command(BaseCommand):
             if options[name] is not None:
                 setattr(sink, name, options[name])
         sink.options = {**sink.options, **_options(options["option"])}
-        sinks.change_sink(sink, actor=_actor())
+        sinks.change_sink(sink, actor=operator_name())
         self.stdout.write(f"Changed {sink.name}.")
 
     def _test(self, sink: UsageSink) -> None:
@@ -157,7 +159,3 @@ def _options(said: list[str] | None) -> dict[str, str]:
             raise CommandError(f"{one!r} is no option: write NAME=VALUE.")
         options[name] = value
     return options
-
-
-def _actor() -> str:
-    return f"command:{operator_name().removesuffix(' (command)')}"

@@ -57,7 +57,9 @@ def page(
     return response.content.decode()
 
 
-def send(client: Client, model: str, view: str, *arguments: Any, to: str = "", **data: Any) -> Any:
+def send(
+    client: Client, model: str, view: str, /, *arguments: Any, to: str = "", **data: Any
+) -> Any:
     """Send a form of billing's admin; ``to``: the query of its address."""
     url = reverse(f"admin:billing_{model}_{view}", args=arguments)
     return client.post(f"{url}?{to}" if to else url, data, follow=True)

@@ -10,7 +10,14 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils import timezone
 
-from billing.models import AuditHead, BillingPeriod, LedgerEntry, Settlement, UsageRecord
+from billing.models import (
+    AuditHead,
+    BillingPeriod,
+    LedgerEntry,
+    PeriodTotal,
+    Settlement,
+    UsageRecord,
+)
 from billing.services import audit, ledger, periods
 from billing.services.guards import GUARDS
 from streaming.core.ids import uuid7
@@ -71,6 +78,18 @@ def credit(charge: LedgerEntry, amount: Decimal = Decimal("0.5")) -> LedgerEntry
             charge=charge, reason="goodwill", actor="user:pat", correction=correction,
             idempotency_key=f"credit:{charge.pk}",
         )  # fmt: skip
+
+
+def total(period: BillingPeriod) -> PeriodTotal:
+    """What a period came to, as its close writes it down."""
+    with transaction.atomic():
+        row = PeriodTotal.objects.create(
+            period=period, currency="EUR", lines=1, exact=Decimal("1.005"), rounded=Decimal(1),
+            rule="half_even",
+        )  # fmt: skip
+        link = audit.draft_of("period.total", row, actor="user:pat", tenant_id=period.tenant_id)
+        audit.append_many([link])
+    return row
 
 
 def tell(number: int = 3) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -149,6 +150,7 @@ def test_six_processes_that_append_at_once_never_fork_the_chain():
             go(processes)
             while waiting() < PROCESSES:
                 assert all(process.poll() is None for process in processes)
+                time.sleep(0.02)
         assert [process.wait(120) for process in processes] == [0] * PROCESSES
     verdict = verify()
     assert verdict.broken == []
@@ -162,6 +164,7 @@ def test_a_process_that_is_killed_while_it_appends_leaves_the_chain_whole():
         go([process])
         while AuditEntry.objects.count() < 20:
             assert process.poll() is None
+            time.sleep(0.02)
     tell(1)  # waits until the server has let go of what the dead held
     assert verify().ok
 

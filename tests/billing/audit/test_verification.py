@@ -13,13 +13,22 @@ import pytest
 from django.db import connection, models, transaction
 
 from billing.core.chain import GENESIS, Link
-from billing.models import AuditEntry, AuditHead, LedgerEntry, Settlement
+from billing.models import AuditEntry, AuditHead, LedgerEntry, PeriodTotal, Settlement
 from billing.services import audit, heads, verification
 from billing.services.verification import Verdict, verify
-from tests.billing.audit.rows import AMOUNTS, credit, point_head_at, settle, tamper, tell, unguarded
+from tests.billing.audit.rows import (
+    AMOUNTS,
+    credit,
+    point_head_at,
+    settle,
+    tamper,
+    tell,
+    total,
+    unguarded,
+)
 
 LOG = "billing_auditentry"
-# Rows of the log: 1-2 and 3-4 two settled sessions, 5 a credit, 6-8 what people did.
+# Entries: 1-2 and 3-4 two settled sessions, 5 a credit, 6-8 what people did.
 END = 8
 
 
@@ -112,9 +121,10 @@ def test_a_log_longer_than_a_page_is_walked_to_its_end(monkeypatch, log):
 
 @pytest.mark.django_db
 def test_a_change_of_any_column_is_found(log, unchecked):
+    frozen = total(log[0].period)
     for model, key in (
         (AuditEntry, 3), (LedgerEntry, log[0].pk), (LedgerEntry, log[2].pk),
-        (Settlement, log[0].settlement_id),
+        (Settlement, log[0].settlement_id), (PeriodTotal, frozen.pk),
     ):  # fmt: skip
         table, pk = model._meta.db_table, model._meta.pk.column
         row = model.objects.get(pk=key)
@@ -128,6 +138,21 @@ def test_a_change_of_any_column_is_found(log, unchecked):
                     f'UPDATE {table} SET "{field.column}" = %s WHERE {pk} = %s', new, key
                 )
                 assert verdict.broken[0].startswith(f"{table} {key} "), (field.column, verdict)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "4000-01-01 BC", "20000-01-01"])
+def test_what_python_cannot_even_read_is_found(log, time):
+    first, second, _ = log
+    for table, pk, key, column, value in (
+        (LOG, "seq", 2, "at", time),
+        ("billing_ledgerentry", "id", first.pk, "created_at", time),
+        ("billing_settlement", "id", second.settlement_id, "settled_at", time),
+        ("billing_ledgerentry", "id", second.pk, "amount", "NaN"),
+    ):
+        verdict = after(f"UPDATE {table} SET {column} = %s WHERE {pk} = %s", value, key)
+        assert len(verdict.broken) == 1
+        assert verdict.broken[0].startswith(f"{table} {key} was changed: ")
 
 
 @pytest.mark.django_db

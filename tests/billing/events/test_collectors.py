@@ -36,6 +36,8 @@ def test_stripe_takes_nothing_that_is_old():
     assert b"payload%5Bvalue%5D=1" in message("stripe", options, young, NOW).body
     with pytest.raises(NotDeliverable, match="35 days"):
         message("stripe", options, event(NOW - timedelta(days=36), total_tokens=1), NOW)
+    with pytest.raises(NotDeliverable, match="usage only"):
+        message("stripe", options, event(threshold_percent=80), NOW)
     with pytest.raises(NotDeliverable, match="negative"):
         message("stripe", options, event(total_tokens=-1), NOW)
 

@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from billing.models import BillingAccount, BillingPeriod, QuotaReservation, QuotaUse
 from billing.services import admission as module
-from billing.services.admission import LONGEST_RETRY_AFTER, Admission, Limits, refusal
+from billing.services.admission import AT_ONCE, LONGEST_RETRY_AFTER, Admission, Limits, refusal
 from gateway_project.embedded.process import free_port
 from streaming.core.chat import parse_chat_request
 from streaming.core.ids import uuid7
@@ -151,6 +151,26 @@ async def test_who_holds_the_row_for_long_makes_them_come_again(pool, monkeypatc
             await Admission().admit(pool, start(tenant_id))
     monkeypatch.setattr(module, "DATABASE_SECONDS", 30.0)
     await Admission().admit(pool, start(tenant_id))
+
+
+@on_database
+async def test_a_tenant_that_waits_keeps_no_other_waiting(pool):
+    """Here a connection is left beside those that a tenant may hold, and the one that holds it up."""
+    busy, other = await tenant("busy", token_limit=1000), await tenant("other", token_limit=1000)
+    admission = Admission()
+    for tenant_id in (busy, other):
+        await admission.admit(pool, start(tenant_id))
+    await pool.resize(AT_ONCE + 2)
+    async with pool.connection() as holder, holder.transaction():
+        await holder.execute(
+            "SELECT 1 FROM billing_quotause WHERE account_id = %s FOR UPDATE", (busy,)
+        )
+        waiting = [asyncio.create_task(admission.admit(pool, start(busy))) for _ in range(9)]
+        await asyncio.sleep(0)
+        await admission.admit(pool, start(other))
+        assert not any(task.done() for task in waiting)
+    await asyncio.gather(*waiting)
+    assert await reserved(busy) == (190, 0, 10)
 
 
 @on_database

@@ -1,0 +1,33 @@
+"""The log of a real gateway: what a client and an operator did, and what it came to."""
+
+from __future__ import annotations
+
+import getpass
+
+from tests.durability.reader import question
+from tests.engine_simulator.process import SimulatorProcess
+from tests.resume.events import Client, urls
+from tests.stack import Stack
+
+SETTLE = "from billing.services.settlement import settle_due; settle_due()"
+
+
+async def test_a_stop_a_drain_and_the_settlement_are_in_the_log():
+    with (
+        SimulatorProcess(pace=20) as engine,
+        Stack(engine_nodes=[f"a=vllm+{engine.url}"]) as stack,
+    ):
+        async with Client(urls(stack), stack.api_key()) as client:
+            session = await client.create(question("Go on", 2000))
+            for _ in range(2):
+                status, _ = await client.call("POST", f"/v1/sessions/{session.session_id}/stop")
+                assert status == 200
+        stack.manage("node", "drain", "a")
+        stack.manage("shell", "-c", SETTLE)
+        assert "Nothing was changed" in stack.manage("verify_audit")
+        ((key_id,),) = stack.sql("SELECT id FROM streaming_apikey")
+        entries = stack.sql("SELECT action, actor, subject FROM billing_auditentry ORDER BY seq")
+    (charged, settled, stopped, drained) = entries
+    assert (charged[:2], settled[:2]) == (("ledger.charge", "system"), ("settlement", "system"))
+    assert stopped == ("session.stop", f"key:#{key_id}", f"session:{session.session_id}")
+    assert drained == ("node.drain", f"command:{getpass.getuser()}", "node:a")
