@@ -9,12 +9,14 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from billing.conf import conf
 from billing.core import money
 from billing.core.differences import Kind
 from billing.errors import BillingError, PeriodNotReady
 from billing.locks import lock_period
 from billing.models import BillingPeriod, PeriodTotal, Settlement
 from billing.services import audit, credits
+from billing.services.periods import account_of
 from billing.services.reconciliation import Report, Total, reconcile, totals_of
 from streaming.services.sql import rows
 
@@ -161,7 +163,11 @@ def _close_as_found(found: Checklist, actor: str, despite: frozenset[str]) -> Bi
     period.closed_at = timezone.now()
     period.closed_by = actor
     period.checklist = found.as_dict(despite)
-    period.save(update_fields=["closed_at", "closed_by", "checklist"])
+    # Names change later; what is exported of a closed month does not.
+    account, tenant = account_of(period.tenant_id), found.period.tenant
+    period.account_name = account.legal_name or tenant.display_name or tenant.name
+    period.issuer = conf().invoice_issuer
+    period.save(update_fields=["closed_at", "closed_by", "checklist", "account_name", "issuer"])
     links = [
         audit.draft_of(
             "period.total",

@@ -16,9 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from billing import locks
+from billing.conf import conf
 from billing.core import money
 from billing.errors import BillingError, PeriodNotReady
-from billing.models import AuditEntry, BillingPeriod, LedgerEntry, PeriodTotal, Settlement
+from billing.models import (
+    AuditEntry,
+    BillingAccount,
+    BillingPeriod,
+    LedgerEntry,
+    PeriodTotal,
+    Settlement,
+)
 from billing.services import closing, ledger
 from billing.services.closing import checklist, close_period
 from billing.services.credits import approve, book_credit
@@ -149,6 +157,14 @@ class TestClosing:
         assert json.loads(entry.data)["lines"] == 7
         assert AuditEntry.objects.filter(action="period.total").count() == 3
         assert verify().ok
+
+    def test_freezes_whose_month_it_was_and_who_billed_it(self):
+        period = last_month()
+        BillingAccount.objects.filter(tenant=period.tenant).update(legal_name="Acme GmbH")
+        close_period(period.pk, actor="user:pat")
+        BillingAccount.objects.filter(tenant=period.tenant).update(legal_name="Acme AG")
+        period.refresh_from_db()
+        assert (period.account_name, period.issuer) == ("Acme GmbH", conf().invoice_issuer)
 
     def test_twice_is_once(self):
         period = last_month()
