@@ -80,6 +80,7 @@ async def test_an_outage_under_load(stack: Stack, kill: bool, seconds: float) ->
     assert doubled == []
     ended_once = stack.sql(
         "SELECT count(*), count(DISTINCT session_id) FROM streaming_outboxmessage"
+        " WHERE kind = 'session_ended'"
     )
     assert ended_once == [(STREAMS, STREAMS)]
 
