@@ -25,7 +25,7 @@ def guarded(text: str) -> str:
     """``text`` as something that no spreadsheet takes for a formula.
 
     An apostrophe goes before what would begin one (``=1`` becomes ``'=1``), and control characters
-    become U+FFFD.
+    become U+FFFD. Tabs and line breaks stay: they are part of what somebody wrote.
     """
     text = _CONTROL.sub("\ufffd", text)
     text = _FORMULA.sub("'", text)

@@ -25,7 +25,7 @@ from streaming.models import Tenant
 class Command(BaseCommand):
     help = (
         "Export the ledger of a month. Prints the files with their SHA-256, as sha256sum does; "
-        "manifest.json beside them says what they hold."
+        "the manifest beside them says what they hold."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -103,11 +103,11 @@ def _files(made: Export) -> list[Path]:
 
 
 def _copy(paths: list[Path], directory: Path) -> list[Path]:
-    """Each file appears there whole. The manifest gets the export's name, to lie beside others'."""
-    stem = paths[0].name.partition(".")[0]
+    """Each file appears there whole. The manifest gets the name of the (first) file before its own, to
+    lie beside those of other exports, in other formats too."""
     copies = []
     for path in paths:
-        name = f"{stem}-{store.MANIFEST}" if path.name == store.MANIFEST else path.name
+        name = f"{paths[0].name}.{path.name}" if path.name == store.MANIFEST else path.name
         partial = directory / f".{name}.partial"
         try:
             shutil.copyfile(path, partial)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from billing.exports.formats import FORMATS
 from billing.models import AuditEntry, Export
 from tests.billing.exports import books
 from tests.billing.rows import add_tenant
@@ -49,13 +50,26 @@ def test_output_has_copies_that_sha256sum_accepts(tmp_path):
     for _ in range(2):  # the second time over the first
         out, _ = run("--format", "xlsx", "--tenant", "acme", "--output", str(target))
     names = sorted(path.name for path in target.iterdir())
-    assert names == ["ledger-2026-11-acme-manifest.json", "ledger-2026-11-acme.xlsx"]
+    assert names == ["ledger-2026-11-acme.xlsx", "ledger-2026-11-acme.xlsx.manifest.json"]
     checked = subprocess.run(
         ["sha256sum", "--check"], input=out, text=True, capture_output=True, check=False
     )
     assert checked.returncode == 0, checked.stderr
-    manifest = json.loads((target / names[0]).read_text())
+    manifest = json.loads((target / names[1]).read_text())
     assert manifest["filter"] == {"period": "2026-11", "account": "acme"}
+
+
+@pytest.mark.django_db
+def test_in_one_directory_every_format_has_its_manifest(tmp_path):
+    books.a_month()
+    for format in FORMATS:
+        run("--format", format, "--output", str(tmp_path))
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("*.manifest.json")]
+    assert sorted(manifest["format"] for manifest in manifests) == sorted(FORMATS)
+    for manifest in manifests:
+        for file in manifest["files"]:
+            written = (tmp_path / file["name"]).read_bytes()
+            assert hashlib.sha256(written).hexdigest() == file["sha256"]
 
 
 @pytest.mark.django_db
