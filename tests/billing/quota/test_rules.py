@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing.core.quota import TOKENS_PER_MESSAGE, prompt_estimate, reached
+from billing.core.quota import TOKENS_PER_MESSAGE, TOKENS_PER_PROMPT, prompt_estimate, reached
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from billing.core.quota import TOKENS_PER_MESSAGE, prompt_estimate, reached
     ],
 )
 def test_an_estimate_of_the_prompt(contents, tokens):
-    assert prompt_estimate(contents) == tokens
+    assert prompt_estimate(contents) == TOKENS_PER_PROMPT + tokens
 
 
 @pytest.mark.parametrize(
