@@ -192,3 +192,38 @@ def test_a_filtered_list_of_many_rows_is_estimated_and_not_counted(finance, book
     assert counts == []
     assert LedgerEntry.objects.count() == 4
     assert AuditEntry.objects.exists()
+
+
+NAMES = (
+    "q", "currency", "kind", "state", "model", "action", "actor", "format", "tenant", "period", "cause",
+    "decision", "kind__exact", "actor__startswith", "tenant__name",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model", sorted(admin.site._registry, key=lambda model: model._meta.label))
+def test_no_query_with_a_nul_is_an_error(admin_client, model):
+    """Whatever can be asked for by a list: PostgreSQL's text has no NUL."""
+    place = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+    for name in NAMES:
+        answer = admin_client.get(reverse(f"{place}_changelist"), {name: "a\x00"})
+        assert answer.status_code in (200, 302, 400), name
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("ledgerentry", "currency"), ("ledgerentry", "kind"), ("settlement", "kind"),
+        ("usagerecord", "state"), ("usagerecord", "model"), ("auditentry", "action"),
+        ("auditentry", "actor"), ("auditentry", "q"), ("export", "format"),
+    ],
+)  # fmt: skip
+def test_a_value_with_a_nul_is_one_that_no_row_has(finance, model, name):
+    answer = finance.get(reverse(f"admin:billing_{model}_changelist"), {name: "\x00"})
+    assert answer.status_code == 200
+    assert not answer.context["cl"].result_list
+
+
+def test_what_is_typed_to_find_a_row_may_hold_a_nul(finance):
+    query = {"app_label": "billing", "model_name": "ledgerentry", "field_name": "tenant"}
+    answer = finance.get(reverse("admin:autocomplete"), {**query, "term": "a\x00"})
+    assert answer.json()["results"] == []
