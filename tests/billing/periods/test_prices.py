@@ -84,6 +84,14 @@ def test_a_new_price_ends_the_one_before_and_both_are_audited():
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("note", ["", "  "])
+def test_interruptions_are_compensated_only_by_a_contract_that_is_named(note):
+    with pytest.raises(PriceRefused, match="name the contract"):
+        put(policy=Policy.INTERRUPT_COMPENSATED, note=note)
+    assert not PricePlan.objects.exists()
+
+
+@pytest.mark.django_db
 def test_prices_cannot_begin_where_later_ones_are():
     later = put(effective_from=timezone.now() + HOUR)
     for at in (None, later.effective_from, timezone.now()):
