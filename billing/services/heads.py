@@ -86,7 +86,10 @@ def read(path: Path) -> Iterator[Head]:
     """All heads in a log file or a manifest. Raises ``ValueError`` when there is none."""
     manifest = _manifest(path)
     if manifest is not None:
-        yield of_manifest(manifest)
+        try:
+            yield of_manifest(manifest)
+        except ValueError as exc:
+            raise ValueError(f"{path}: {exc}") from exc
         return
     found = False
     with path.open(errors="replace") as lines:

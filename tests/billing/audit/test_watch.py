@@ -57,6 +57,26 @@ def test_the_command_names_the_first_broken_row_and_fails():
     assert error.returncode == 1
 
 
+def test_a_log_without_a_head_is_told_and_the_others_count(tmp_path):
+    tell(2)
+    began_anew, mended, log = (tmp_path / name for name in ("anew.log", "manifest.json", "a.log"))
+    began_anew.write_text("INFO started\n")
+    mended.write_text("{}")
+    log.write_text(f"INFO billing.audit {heads.publish()}\n")
+    out, err = StringIO(), StringIO()
+    paths = map(str, (began_anew, mended, log))
+    call_command("verify_audit", "--heads", *paths, stdout=out, stderr=err)
+    assert "1 published heads" in out.getvalue()
+    assert err.getvalue().splitlines() == [
+        f"{began_anew} tells of no audit head",
+        f"{mended}: the manifest has no audit head",
+    ]
+    tamper("UPDATE billing_auditentry SET actor = 'user:eve' WHERE seq = 2")
+    run_broken("--heads", began_anew, log)
+    with pytest.raises(CommandError, match="None of the files"):
+        run("--heads", began_anew, mended)
+
+
 def test_the_command_counts_what_it_does_not_tell(monkeypatch):
     monkeypatch.setattr(verification, "TOLD", 2)
     tell(5)
@@ -68,7 +88,7 @@ def test_the_command_counts_what_it_does_not_tell(monkeypatch):
 def test_a_file_without_heads_is_no_proof(tmp_path):
     path = tmp_path / "empty.log"
     path.touch()
-    assert "tells of no audit head" in str(run_broken("--heads", path)[1])
+    assert "None of the files tells" in str(run_broken("--heads", path)[1])
     assert "No such file" in str(run_broken("--heads", tmp_path / "none")[1])
 
 
