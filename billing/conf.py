@@ -30,7 +30,8 @@ class BillingConf:
         " several, with commas between them, the first signs and all are accepted.",
     )
     webhook_private_addresses: bool = setting(
-        False, "Whether webhooks and collectors may be at private addresses, and without TLS."
+        False,
+        "Whether webhooks and collectors may be at private addresses (not link-local ones), and without TLS.",
     )
     event_source: str = setting(
         "/unbroken",

@@ -1,6 +1,7 @@
 """Requests to addresses that customers have given us: where they may lead, and how long they take.
 
-A name is resolved once; every address that comes of it must be public, and the connection goes to one
+A name is resolved once; every address that comes of it must be public (or private where
+that is allowed, but never link-local), and the connection goes to one
 of them, so a name that changes its mind in between leads nowhere. Redirects are not followed, proxies
 of the environment not used, cookies not kept.
 """
@@ -26,6 +27,12 @@ AT_ONCE = 8
 """Connections to one host."""
 READ_BYTES = 4096
 TEXT_CHARACTERS = 300
+_NEVER = (
+    ipaddress.ip_network("169.254.0.0/16"),
+    ipaddress.ip_network("fe80::/10"),
+    ipaddress.ip_network("fd00:ec2::254/128"),
+)
+"""Link-local, and one that is not: where clouds hand a machine its credentials."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -62,26 +69,42 @@ def check_url(url: str) -> None:
         address = ipaddress.ip_address(parts.hostname)
     except ValueError:
         return
-    if not private and not is_public(address):
-        raise AddressRefused(f"{address} is not a public address")
+    if not is_allowed(address):
+        what = "an address that is allowed" if private else "a public address"
+        raise AddressRefused(f"{address} is not {what}")
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether it is in the public internet, also where one address stands for another."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
-        if inner is None and address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(inner)
+    address = _meant(address)
     return address.is_global and not address.is_multicast
+
+
+def is_allowed(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether something may be sent there, by the settings."""
+    if not conf().webhook_private_addresses:
+        return is_public(address)
+    meant = _meant(address)
+    return not any(meant in network for network in _NEVER)
+
+
+def _meant(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address that one of IPv6 stands for, or itself."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
+    if inner is None and address in _NAT64:
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return inner or address
 
 
 @asynccontextmanager
 async def outbound() -> AsyncIterator[aiohttp.ClientSession]:
     """A client for ``post``."""
     connector = aiohttp.TCPConnector(
-        resolver=_PublicOnly(), limit_per_host=AT_ONCE, use_dns_cache=False
+        resolver=_AllowedOnly(), limit_per_host=AT_ONCE, use_dns_cache=False
     )
     async with aiohttp.ClientSession(
         connector=connector,
@@ -115,17 +138,16 @@ async def post(
         raise Unanswered(_plain(f"{type(exc).__name__}: {exc}")) from None
 
 
-class _PublicOnly(AbstractResolver):
-    """Resolves names to public addresses. What it returns is what the connection goes to."""
+class _AllowedOnly(AbstractResolver):
+    """Resolves names to allowed addresses. What it returns is what the connection goes to."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         found = await _resolved(host, port)
-        if not conf().webhook_private_addresses and not all(
-            is_public(ipaddress.ip_address(entry["host"])) for entry in found
-        ):
-            raise AddressRefused(f"{host} does not lead to public addresses only")
+        if not all(is_allowed(ipaddress.ip_address(entry["host"])) for entry in found):
+            what = "allowed" if conf().webhook_private_addresses else "public"
+            raise AddressRefused(f"{host} does not lead to {what} addresses only")
         return found
 
     async def close(self) -> None:

@@ -82,6 +82,23 @@ def test_private_addresses_where_they_are_allowed():
         check_url("ftp://10.0.0.1/")
 
 
+METADATA = [
+    "169.254.169.254", "169.254.170.2", "fe80::1", "fe80::1%eth0", "fd00:ec2::254",
+    "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1",
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("private")
+@pytest.mark.parametrize("address", METADATA)
+async def test_the_cloud_s_own_services_are_refused_even_there(monkeypatch, address):
+    host = f"[{address}]" if ":" in address else address
+    with pytest.raises(AddressRefused):
+        check_url(f"http://{host}/latest/meta-data")
+    resolver(monkeypatch, ["10.0.0.1", address])
+    with pytest.raises((AddressRefused, Unanswered), match="allowed addresses only"):
+        await send("http://metadata.example/")
+
+
 @pytest.mark.parametrize(
     "host", ["localhost", "2130706433", "0x7f000001", "0177.0.0.1", "127.1", "localhost."]
 )
