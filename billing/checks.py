@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from django.core import checks
@@ -22,6 +22,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
 from billing.conf import conf
+from billing.core.money import typed
 from billing.services import guards
 
 AUDIT_KEY_CHARACTERS = 32
@@ -46,10 +47,10 @@ def check_credit_approval(app_configs: Any, **kwargs: Any) -> list[checks.CheckM
     """It must be an amount, and one that amounts can be above."""
     given = conf().credit_approval_above
     try:
-        amount = Decimal(given)
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if amount.is_finite() and amount >= 0:
+        amount = typed(given)
+    except ValueError:
+        amount = Decimal(-1)
+    if amount >= 0:
         return []
     return [
         checks.Error(

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from billing.admin.amounts import AmountField
 from billing.admin.figures import amount_cell, count
 from billing.admin.pages import SavedByService, Tool
 from billing.models import BillingAccount
@@ -29,6 +30,7 @@ class AccountForm(forms.ModelForm):
         widgets = {
             "spend_limit": forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"})
         }
+        field_classes = {"spend_limit": AmountField}
         help_texts = {
             "time_zone": "Like Europe/Berlin. A change counts for months that have not begun.",
             "spend_currency": "Of the limit; amounts in others don’t count towards it.",

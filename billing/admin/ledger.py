@@ -18,6 +18,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 
+from billing.admin.amounts import AmountField
 from billing.admin.figures import amount_cell, bill_link, bill_page, link_to, money, short_bill_link
 from billing.admin.filters import ByCurrency, ByKind, ByPeriod, ByTenant, WithRowFilters
 from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
@@ -52,7 +53,7 @@ def reason() -> forms.CharField:
 
 
 class CreditForm(forms.Form):
-    amount = forms.DecimalField(
+    amount = AmountField(
         max_digits=AMOUNT_DIGITS,
         decimal_places=AMOUNT_PLACES,
         min_value=Decimal(1).scaleb(-AMOUNT_PLACES),
@@ -70,7 +71,7 @@ class AdjustmentForm(forms.Form):
         widget=AutocompleteSelect(LedgerEntry._meta.get_field("tenant"), admin.site),
     )
     currency = CurrencyField().formfield()
-    amount = forms.DecimalField(
+    amount = AmountField(
         max_digits=AMOUNT_DIGITS,
         decimal_places=AMOUNT_PLACES,
         help_text="Negative: in the tenant’s favour.",

@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from billing.admin.amounts import AmountField
 from billing.admin.figures import money, page_of
 from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
 from billing.core.money import plain
@@ -28,10 +29,11 @@ from streaming.admin.read_only import ReadOnly
 from streaming.models import Tenant
 
 ADD = "billing.add_priceplan"
-PLAN = [
-    "currency", "input_per_million", "cached_input_per_million", "output_per_million",
-    "cost_per_million", "coefficient", "policy", "effective_from", "note",
+AMOUNTS = [
+    "input_per_million", "cached_input_per_million", "output_per_million", "cost_per_million",
+    "coefficient",
 ]  # fmt: skip
+PLAN = ["currency", *AMOUNTS, "policy", "effective_from", "note"]
 
 
 class PlanForm(forms.ModelForm):
@@ -52,6 +54,7 @@ class PlanForm(forms.ModelForm):
     class Meta:
         model = PricePlan
         fields = PLAN
+        field_classes = dict.fromkeys(AMOUNTS, AmountField)
         labels = {
             "input_per_million": "Input, per million tokens",
             "cached_input_per_million": "Cached input, per million tokens",
@@ -71,12 +74,6 @@ class PlanForm(forms.ModelForm):
             field: Any = self.fields["tenant"]
             widget.choices = field.choices
             field.widget = widget
-
-    def clean(self) -> dict[str, Any]:
-        data = super().clean() or {}
-        if data.get("policy") == Policy.INTERRUPT_COMPENSATED and not data.get("note"):
-            self.add_error("note", "Only where a contract says so: name the contract.")
-        return data
 
 
 class PlanInline(ReadOnlyInline):

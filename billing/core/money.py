@@ -6,6 +6,7 @@ A price has at most ``PRICE_PLACES`` decimals and is per million tokens (6 more)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact
@@ -30,6 +31,9 @@ _MINOR_DIGITS = {
     **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
     **dict.fromkeys(("CLF", "UYW"), 4),
 }  # fmt: skip
+
+
+_TYPED = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,14 @@ def rounded(exact: Decimal, currency: str) -> Decimal:
         rounding=ROUND_HALF_EVEN,
         context=Context(prec=AMOUNT_DIGITS + AMOUNT_PLACES),
     )
+
+
+def typed(text: str) -> Decimal:
+    """A number as a person has typed it, exactly: ``1.50``, ``-1e3``. Raises ``ValueError`` for all
+    else that Python takes for one, such as ``1_0``, ``NaN`` and digits of other scripts."""
+    if not _TYPED.fullmatch(text := text.strip()):
+        raise ValueError(f"{text!r} is no number")
+    return Decimal(text)
 
 
 def plain(value: Decimal) -> str:

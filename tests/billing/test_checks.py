@@ -40,7 +40,7 @@ def test_a_currency_is_three_capital_letters(with_settings, currency):
     assert ids(checks.check_currency(None)) == ["billing.E001"]
 
 
-@pytest.mark.parametrize("amount", ["a lot", "", "-1", "NaN", "Infinity", "1,50"])
+@pytest.mark.parametrize("amount", ["a lot", "", "-1", "NaN", "Infinity", "1,50", "1_0"])
 def test_what_needs_a_second_person_is_above_an_amount(with_settings, amount):
     with_settings(credit_approval_above=amount)
     assert ids(checks.check_credit_approval(None)) == ["billing.E002"]

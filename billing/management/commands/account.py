@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from billing.core.money import plain
+from billing.core.money import plain, typed
 from billing.errors import BillingError
 from billing.models import BillingAccount, QuotaUse
 from billing.services import accounts, quota
@@ -81,9 +82,9 @@ class Command(BaseCommand):
         values = {name: options[name] for name in accounts.FIELDS if options.get(name) is not None}
         if not values:
             raise CommandError("Say what is to be changed: see `manage.py account set --help`.")
-        for name, kind in (("token_limit", int), ("spend_limit", Decimal)):
+        for name, kind in (("token_limit", _whole), ("spend_limit", typed)):
             if name in values:
-                values[name] = _number(values[name], kind)
+                values[name] = _limit(values[name], kind)
         accounts.change_account(account.pk, actor=operator_name(), **values)
         self._show(options)
 
@@ -102,13 +103,20 @@ class Command(BaseCommand):
             raise CommandError("They differ; --mend puts it right.")
 
 
-def _number(text: str, kind: type[int] | type[Decimal]) -> int | Decimal | None:
+def _limit(text: str, read: Callable[[str], int | Decimal]) -> int | Decimal | None:
     if text == NO_LIMIT:
         return None
     try:
-        return kind(text)
-    except (ValueError, InvalidOperation):
+        return read(text)
+    except ValueError:
         raise CommandError(f"{text!r} is no number; say {NO_LIMIT} for no limit.") from None
+
+
+def _whole(text: str) -> int:
+    number = typed(text)
+    if number != number.to_integral_value():
+        raise ValueError(f"{text!r} is no whole number")
+    return int(number)
 
 
 def _period(account: BillingAccount) -> str:

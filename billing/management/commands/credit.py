@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,8 @@ from billing.services import credits
 from streaming.management.operator import operator_name
 from streaming.management.table import table
 
+_NEGATIVE = re.compile(r"-[0-9.]")
+
 
 class Command(BaseCommand):
     help = "Give back what was charged, or book by hand. Large amounts need a second person."
@@ -32,6 +35,8 @@ class Command(BaseCommand):
         )
         adjust.add_argument("tenant")
         adjust.add_argument("amount", type=amount)
+        # What argparse takes for a negative number, and not for an option, has no exponent.
+        adjust._negative_number_matcher = _NEGATIVE
         adjust.add_argument("--currency", default=conf().billing_currency, help="(%(default)s)")
         for parser_of in (book, adjust):
             parser_of.add_argument("--reason", required=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from billing.conf import conf
-from billing.core.money import plain
+from billing.core.money import plain, typed
 from billing.core.policy import Policy
 from billing.errors import BillingError
 from billing.management.tenants import tenant_named
@@ -44,11 +44,17 @@ class Command(BaseCommand):
         put.add_argument("--output", type=amount, required=True)
         put.add_argument("--cost", type=amount, help="what a generated million costs ourselves")
         put.add_argument("--coefficient", type=amount, default=Decimal(1))
-        put.add_argument("--policy", choices=list(Policy), default=Policy.DELIVERED, type=Policy)
+        put.add_argument(
+            "--policy",
+            choices=list(Policy),
+            default=Policy.DELIVERED,
+            type=Policy,
+            help="interrupt_compensated takes a --note",
+        )
         put.add_argument(
             "--from", type=moment, metavar="TIME", help="for example 2026-12-01T00:00Z"
         )
-        put.add_argument("--note", default="")
+        put.add_argument("--note", default="", help="for example the contract")
         end = actions.add_parser("end", help="let a plan end without a successor")
         end.add_argument("plan", type=int)
         end.add_argument("--at", type=moment, metavar="TIME", help="by default now")
@@ -105,11 +111,8 @@ class Command(BaseCommand):
 
 
 def amount(text: str) -> Decimal:
-    """A number as it was typed, exactly. Raises ``ValueError``."""
-    try:
-        return Decimal(text)
-    except InvalidOperation as exc:
-        raise ValueError(text) from exc
+    """:func:`billing.core.money.typed`, by the name that messages of commands have for it."""
+    return typed(text)
 
 
 def moment(text: str) -> datetime:

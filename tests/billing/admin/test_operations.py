@@ -293,6 +293,8 @@ def test_prices_end_without_others(finance, books):
     ("wrong", "words"),
     [
         ({"input_per_million": "-1"}, "greater than or equal"),
+        ({"input_per_million": "1_0"}, "Enter a number"),
+        ({"coefficient": "1_0"}, "Enter a number"),
         ({"currency": "eur"}, "Use a code like EUR"),
         ({"output_per_million": "0.123456789"}, "no more than 8 decimal places"),
         ({"policy": "interrupt_compensated"}, "name the contract"),
@@ -315,6 +317,16 @@ LIMITS = {
     "legal_name": "Acme & Sons", "time_zone": "Europe/Berlin", "token_limit": "1000000",
     "spend_limit": "250.50", "spend_currency": "EUR", "limits_are_hard": "on",
 }  # fmt: skip
+
+
+def test_an_amount_is_what_commands_take_for_one(finance, books):
+    typed = {**LIMITS, "spend_limit": "2_50"}
+    url = reverse("admin:billing_billingaccount_change", args=[books.tenant.pk])
+    assert "Enter a number" in finance.post(url, typed).text
+    values = {"tenant": books.tenant.pk, "currency": "EUR", "reason": "r", "key": "k"}
+    refused = send(finance, "ledgerentry", "adjust", amount="1_0", **values)
+    assert "Enter a number" in refused.text
+    assert not entries("adjustment")
 
 
 def test_an_account_is_changed_by_its_service(finance, books):

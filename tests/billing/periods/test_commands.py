@@ -73,6 +73,20 @@ class TestPrice:
             (["--input", "-1", "--output", "1"], "input_per_million"),
             (["--input", "1", "--output", "1", "--tenant", "nobody"], "no tenant"),
             (["--input", "x", "--output", "1"], "invalid amount value"),
+            (["--input", "1_0", "--output", "1"], "invalid amount value"),
+            (
+                [
+                    "--input",
+                    "1",
+                    "--output",
+                    "1",
+                    "--policy",
+                    "interrupt_compensated",
+                    "--note",
+                    " ",
+                ],
+                "name the contract",
+            ),
             (["--input", "1", "--output", "1", "--from", "soon"], "invalid moment value"),
         ],
     )
@@ -106,6 +120,21 @@ class TestCredit:
         assert "-7 USD in" in run(
             "credit", "adjust", "acme", "-7", "--reason", "goodwill", "--currency", "USD"
         )
+        for typed, booked in (("-1e1", "-10"), ("-.5", "-0.5"), ("+2.50", "2.5")):
+            assert f"{booked} EUR in" in run("credit", "adjust", "acme", typed, "--reason", "r")
+
+    @pytest.mark.parametrize("typed", ["1_0", "-1_0", "NaN", "-Infinity", "١٠", "1e999", ""])
+    def test_what_is_no_amount(self, typed):
+        add_tenant()
+        with pytest.raises(
+            CommandError, match=r"invalid amount value|expected one argument|required"
+        ):
+            run("credit", "adjust", "acme", typed, "--reason", "r")
+        with pytest.raises(CommandError, match="is no number"):
+            run("account", "set", "acme", f"--spend-limit={typed}")
+        with pytest.raises(CommandError, match="is no number"):
+            run("account", "set", "acme", f"--token-limit={typed}")
+        assert not LedgerEntry.objects.exists()
 
 
 class TestReconciling:
