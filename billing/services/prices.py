@@ -67,7 +67,7 @@ def set_plan(
     ``tenant_id`` None: everybody's; ``model`` empty: every model's. The plan of the same list that
     is in force then ends there; nothing else of it changes. Raises ``PlansOverlap`` where a plan
     begins then or later: withdraw that one first. Raises ``PriceRefused`` for figures that are no
-    prices, and for a time in the past since which sessions were settled that these prices would have
+    prices, for a compensating policy without a note that names the contract, and for a time in the past since which sessions were settled that these prices would have
     been for: what is settled keeps its price, and one list would then tell of another.
     """
     now = timezone.now()
@@ -189,6 +189,10 @@ def _check_figures(plan: PricePlan) -> None:
             f"{name}: {' '.join(messages)}" for name, messages in sorted(exc.message_dict.items())
         )
         raise PriceRefused(" ".join(said)) from exc
+    if plan.policy == Policy.INTERRUPT_COMPENSATED and not plan.note.strip():
+        raise PriceRefused(
+            f"{plan.policy} only where a contract says so: name the contract in the note."
+        )
 
 
 def _check_nothing_settled(prices: PriceList, at: datetime) -> None:
