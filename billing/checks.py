@@ -21,7 +21,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
 from billing.conf import conf
-from billing.core.money import CURRENCIES
+from billing.core.currencies import CURRENCIES
 from billing.services import guards
 
 AUDIT_KEY_CHARACTERS = 32

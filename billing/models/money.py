@@ -7,7 +7,8 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from billing.core.money import AMOUNT_DIGITS, AMOUNT_PLACES, CURRENCIES
+from billing.core.currencies import CURRENCIES
+from billing.core.money import AMOUNT_DIGITS, AMOUNT_PLACES
 
 
 def check_currency(code: str) -> None:
