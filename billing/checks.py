@@ -11,7 +11,6 @@ billing.E005  a guard of the ledger, the audit log, periods or prices is gone or
 
 from __future__ import annotations
 
-import re
 import zoneinfo
 from collections.abc import Sequence
 from decimal import Decimal
@@ -22,6 +21,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
 from billing.conf import conf
+from billing.core.currencies import CURRENCIES
 from billing.core.money import typed
 from billing.services import guards
 
@@ -31,12 +31,12 @@ AUDIT_KEY_CHARACTERS = 32
 @checks.register(checks.Tags.compatibility)
 def check_currency(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     """Usage that nobody has priced is in it, at 0."""
-    if re.fullmatch(r"[A-Z]{3}", conf().billing_currency):
+    if conf().billing_currency in CURRENCIES:
         return []
     return [
         checks.Error(
             f"BILLING_CURRENCY {conf().billing_currency!r} is no ISO 4217 code.",
-            hint="Three capital letters, such as EUR, USD or JPY.",
+            hint="Three capital letters of a currency that is in use, such as EUR, USD or JPY.",
             id="billing.E001",
         )
     ]

@@ -11,7 +11,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from billing.core.money import minor_digits, plain
+from billing.core.currencies import minor_digits
+from billing.core.money import plain
 
 NARROW_SPACE = "\u202f"
 SHORT_ID = 13

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact
 
+from billing.core.currencies import minor_digits
+
 PRICE_PLACES = 8
 COEFFICIENT_PLACES = 4
 AMOUNT_PLACES = 18
@@ -21,16 +23,6 @@ EXACT = Context(prec=AMOUNT_DIGITS + AMOUNT_PLACES, traps=[Inexact])
 
 ROUNDING_RULE = "half_even"
 """Once, at the close of a period, per tenant and currency, to the currency's smallest unit."""
-
-# ISO 4217; all others have two.
-_MINOR_DIGITS = {
-    **dict.fromkeys(
-        ("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND",
-         "VUV", "XAF", "XOF", "XPF"), 0,
-    ),
-    **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
-    **dict.fromkeys(("CLF", "UYW"), 4),
-}  # fmt: skip
 
 
 _TYPED = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
@@ -75,11 +67,6 @@ def total(amounts: Iterable[Decimal]) -> Decimal:
     for one in amounts:
         result = EXACT.add(result, one)
     return result
-
-
-def minor_digits(currency: str) -> int:
-    """The decimals of a currency's smallest unit."""
-    return _MINOR_DIGITS.get(currency, 2)
 
 
 def rounded(exact: Decimal, currency: str) -> Decimal:

@@ -53,8 +53,8 @@ class Meter:
 def meters(row: Row) -> list[Meter]:
     """What a line counts, without what it has none of; at least one.
 
-    A line that a person booked, and one whose amount is not what its prices make it (reconciliation
-    tells of such), is one row without a unit price.
+    A line that a person booked, and one whose amount is not what its prices make it (a person had
+    given back some of it before; reconciliation tells of all others), is one row without a unit price.
     """
     if (
         row.billed_input_tokens is None

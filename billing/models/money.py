@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.validators import RegexValidator
+from django.core.exceptions import ValidationError
 from django.db import models
 
+from billing.core.currencies import CURRENCIES
 from billing.core.money import AMOUNT_DIGITS, AMOUNT_PLACES
+
+
+def check_currency(code: str) -> None:
+    """Raise ``ValidationError`` for what is no current code of ISO 4217."""
+    if code not in CURRENCIES:
+        raise ValidationError("Use a code like EUR.", code="no_currency")
 
 
 class MoneyField(models.DecimalField):
@@ -22,7 +29,8 @@ class MoneyField(models.DecimalField):
 class CurrencyField(models.CharField):
     """An ISO 4217 code such as EUR."""
 
+    default_validators = [check_currency]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["max_length"] = 3
-        kwargs.setdefault("validators", [RegexValidator(r"^[A-Z]{3}$", "Use a code like EUR.")])
         super().__init__(*args, **kwargs)

@@ -6,7 +6,7 @@ corrected, the quota, and last the audit log; what can be written before that is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -67,7 +67,17 @@ def bring_up_to_date(session_id: UUID, announced: Announced) -> list[Settlement]
             corrected = None if line.corrects is None else former[line.corrects - 1]
             charge = None if corrected is None else _locked_charge(corrected)
             settlements.append(
-                _settlement(usage, figures, line, kind, period, occurred_at, corrected, charge)
+                _settlement(
+                    usage,
+                    figures,
+                    line,
+                    kind,
+                    period,
+                    occurred_at,
+                    corrected,
+                    charge,
+                    carried([*former, *settlements]),
+                )
             )
             charges.append(charge)
         Settlement.objects.bulk_create(settlements)
@@ -95,6 +105,35 @@ def lines_due(former: Sequence[Settlement], figures: Figures, plan: PricePlan | 
     """The lines that are missing after the ``former`` ones; nothing is written."""
     target = billable(policy_of(plan), figures.progress)
     return settle(_as_lines(former), target, figures.prompt, figures.cached)
+
+
+def price_of(settlement: Settlement) -> Decimal:
+    """What its tokens come to at the prices that are frozen in it; below 0 for those taken back."""
+    prices = money.Prices(
+        settlement.input_per_million,
+        settlement.cached_input_per_million,
+        settlement.output_per_million,
+        settlement.coefficient,
+    )
+    return money.amount(
+        prices,
+        prompt=settlement.prompt_tokens,
+        cached=settlement.cached_tokens,
+        output=settlement.output_tokens,
+    )
+
+
+def carried(settlements: Iterable[Settlement]) -> Decimal:
+    """What people had given back of tokens before these were denied, and so was not given back a
+    second time. Their credit stands: charged again, the tokens cost that much less."""
+    return money.total(
+        money.EXACT.subtract(settlement.amount, price_of(settlement)) for settlement in settlements
+    )
+
+
+def owed(price: Decimal, carried: Decimal) -> Decimal:
+    """The amount of a charge: its price, less what is carried, as far as it goes."""
+    return max(money.EXACT.subtract(price, carried), Decimal(0))
 
 
 def _locked(session_id: UUID) -> tuple[UsageRecord, Figures]:
@@ -178,6 +217,7 @@ def _settlement(
     occurred_at: datetime,
     corrected: Settlement | None,
     charge: LedgerEntry | None,
+    carried: Decimal,
 ) -> Settlement:
     session, plan = figures.session, usage.plan
     unit = NOTHING
@@ -188,9 +228,8 @@ def _settlement(
             plan.output_per_million,
             plan.coefficient,
         )
-    amount = money.amount(unit, prompt=line.prompt, cached=line.cached, output=line.output)
-    if charge is not None:
-        amount = max(amount, -_left_of(charge))
+    price = money.amount(unit, prompt=line.prompt, cached=line.cached, output=line.output)
+    amount = owed(price, carried) if charge is None else max(price, -_left_of(charge))
     return Settlement(
         usage=usage,
         n=line.n,

@@ -158,15 +158,15 @@ def approval_above() -> Decimal:
 def _takes_two(period: BillingPeriod, columns: dict[str, Any], actor: str) -> bool:
     """Whether it is more than one person may book alone: all that they have booked so in the period
     counts together, or many small credits would pass for none."""
-    alone = LedgerEntry.objects.filter(
+    booked = LedgerEntry.objects.filter(
         period=period,
         settlement__isnull=True,
         currency=columns["currency"],
-        actor=actor,
         request__isnull=True,
-    ).values_list("amount", flat=True)
-    booked = total(abs(amount) for amount in alone.iterator())
-    return EXACT.add(booked, abs(columns["amount"])) > approval_above()
+    ).values_list("actor", "amount")
+    person = _person(actor)
+    alone = total(abs(amount) for who, amount in booked.iterator() if _person(who) == person)
+    return EXACT.add(alone, abs(columns["amount"])) > approval_above()
 
 
 def _check_fits(charge: LedgerEntry, amount: Decimal, *, pending: bool) -> None:
@@ -236,7 +236,7 @@ def _pending(request_id: int, actor: str, decision: Decision) -> CreditRequest:
         raise CreditRefused(f"There is no request {request_id}.") from exc
     if request.decision == Decision.PENDING:
         return request
-    if (request.decision, request.decided_by) != (decision.value, actor):
+    if (request.decision, _person(request.decided_by)) != (decision.value, _person(actor)):
         raise CreditRefused(f"It was {request.decision} before, by {request.decided_by}.")
     return request
 

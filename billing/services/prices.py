@@ -67,7 +67,7 @@ def set_plan(
     ``tenant_id`` None: everybody's; ``model`` empty: every model's. The plan of the same list that
     is in force then ends there; nothing else of it changes. Raises ``PlansOverlap`` where a plan
     begins then or later: withdraw that one first. Raises ``PriceRefused`` for figures that are no
-    prices, for a policy that takes a contract without a note that names it, and for a time in the past since which sessions were settled that these prices would have
+    prices, for a compensating policy without a note that names the contract, and for a time in the past since which sessions were settled that these prices would have
     been for: what is settled keeps its price, and one list would then tell of another.
     """
     now = timezone.now()
@@ -88,7 +88,6 @@ def set_plan(
         created_at=now,
     )
     _check_figures(plan)
-    _check_contract(plan)
     later = prices.plans.filter(effective_from__gte=at).order_by("effective_from").first()
     if later is not None:
         raise PlansOverlap(
@@ -190,13 +189,9 @@ def _check_figures(plan: PricePlan) -> None:
             f"{name}: {' '.join(messages)}" for name, messages in sorted(exc.message_dict.items())
         )
         raise PriceRefused(" ".join(said)) from exc
-
-
-def _check_contract(plan: PricePlan) -> None:
-    """Raise ``PriceRefused`` where a policy takes a contract, and the note names none."""
-    if plan.policy == Policy.INTERRUPT_COMPENSATED.value and not plan.note.strip():
+    if plan.policy == Policy.INTERRUPT_COMPENSATED and not plan.note.strip():
         raise PriceRefused(
-            f"{plan.policy} is for where a contract says so: name the contract in the note."
+            f"{plan.policy} only where a contract says so: name the contract in the note."
         )
 
 

@@ -12,7 +12,7 @@ from billing.core import money
 from billing.core.differences import Difference, Kind
 from billing.core.policy import billable
 from billing.models import LedgerEntry, Settlement, UsageRecord
-from billing.services.charging import policy_of
+from billing.services.charging import carried, owed, policy_of, price_of
 from billing.services.figures import Figures, figures
 from streaming.core.digest import RunningDigest
 from streaming.models import Attempt, StreamSession
@@ -103,6 +103,7 @@ def differences_of(case: Case) -> Iterator[Difference]:
 def _lines(case: Case) -> Iterator[Difference]:
     """Ledger = settlements, line by line; and each follows from what is frozen in it."""
     billed = 0
+    spared = Decimal(0)
     numbers = {settlement.pk: settlement for settlement in case.settlements}
     for number, settlement in enumerate(case.settlements, 1):
         name = f"settlement {settlement.n}"
@@ -116,10 +117,12 @@ def _lines(case: Case) -> Iterator[Difference]:
         billed = settlement.to_tokens
         corrected = numbers.get(settlement.corrects_id or 0)
         charge = None if corrected is None else case.entries.get(corrected.pk)
-        if not _is_priced(settlement, charge, case):
-            yield case.differs(
-                Kind.AMOUNT_WRONG, name, _money(settlement), f"{_price(settlement)} by its prices"
-            )
+        price = price_of(settlement)
+        due = owed(price, spared) if settlement.corrects_id is None else price
+        if _is_priced(settlement, charge, due, case):
+            spared = money.total([spared, carried([settlement])])
+        else:
+            yield case.differs(Kind.AMOUNT_WRONG, name, _money(settlement), f"{due} by its prices")
         entry = case.entries.get(settlement.pk)
         if entry is None:
             yield case.differs(Kind.LINE_MISSING, name, "no line", _money(settlement))
@@ -129,12 +132,13 @@ def _lines(case: Case) -> Iterator[Difference]:
             )
 
 
-def _is_priced(settlement: Settlement, charge: LedgerEntry | None, case: Case) -> bool:
-    exact = _price(settlement)
-    if settlement.amount == exact:
+def _is_priced(
+    settlement: Settlement, charge: LedgerEntry | None, due: Decimal, case: Case
+) -> bool:
+    if settlement.amount == due:
         return True
     # Less is given back where a person has given back the rest before.
-    if charge is None or not exact <= settlement.amount <= 0:
+    if charge is None or not due <= settlement.amount <= 0:
         return False
     return money.total([charge.amount, case.given_back.get(charge.pk, Decimal(0))]) == 0
 
@@ -245,21 +249,6 @@ def _engines(case: Case) -> Iterator[Difference]:
                 attempt.generated_tokens,
                 told,
             )
-
-
-def _price(settlement: Settlement) -> Decimal:
-    prices = money.Prices(
-        settlement.input_per_million,
-        settlement.cached_input_per_million,
-        settlement.output_per_million,
-        settlement.coefficient,
-    )
-    return money.amount(
-        prices,
-        prompt=settlement.prompt_tokens,
-        cached=settlement.cached_tokens,
-        output=settlement.output_tokens,
-    )
 
 
 def _money(row: Settlement | LedgerEntry) -> str:

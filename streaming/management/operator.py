@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 
 
 def operator_name() -> str:
-    """As an actor: for example ``command:alice``."""
+    """As an actor: for example ``command:alice``; ``command:1000`` for a user without a name.
+
+    The system says who it is; what stands in the environment anybody could have written.
+    """
+    uid = os.getuid()
     try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container's user often has no name
-        name = "somebody"
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container's user often has none
+        name = str(uid)
     return f"command:{name}"

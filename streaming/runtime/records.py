@@ -104,8 +104,9 @@ STATEMENTS: dict[RecordKind, str] = {
             last_seq = r.last_seq, end_reason = r.end_reason, end_detail = r.end_detail,
             seam_grade = r.seam_grade, ttft_ms = r.ttft_ms, detection_ms = r.detection_ms,
             recovery_ms = r.recovery_ms, cached_prompt_tokens = r.cached_prompt_tokens,
-            discarded_tokens = r.discarded_tokens, reclaim = r.reclaim,
-            generated_tokens = r.generated_tokens, repeated_tokens = r.repeated_tokens,
+            discarded_tokens = coalesce(r.discarded_tokens, 0), reclaim = r.reclaim,
+            generated_tokens = coalesce(r.generated_tokens, 0),
+            repeated_tokens = coalesce(r.repeated_tokens, 0),
             engine_prompt_tokens = r.engine_prompt_tokens,
             engine_completion_tokens = r.engine_completion_tokens
         FROM jsonb_to_recordset(%s::jsonb) AS r(

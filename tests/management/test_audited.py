@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
+import os
+import pwd
 from io import StringIO
 
 import psycopg
@@ -45,7 +46,7 @@ def test_every_command_that_changes_something_is_announced():
     run("switch", "failover", "off", "--node", "gpu-a")
     run("switch", "hedging", "off", "--model", "small")
     run("node", "remove", "gpu-a")
-    who = f"command:{getpass.getuser()}"
+    who = f"command:{pwd.getpwuid(os.getuid()).pw_name}"
     assert announced() == [
         ("tenant.create", who, "tenant:acme"),
         ("key.create", who, f"key:{old.prefix}"),

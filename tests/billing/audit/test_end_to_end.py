@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 
 from tests.durability.reader import question
 from tests.engine_simulator.process import SimulatorProcess
@@ -30,4 +31,4 @@ async def test_a_stop_a_drain_and_the_settlement_are_in_the_log():
     (charged, settled, stopped, drained) = entries
     assert (charged[:2], settled[:2]) == (("ledger.charge", "system"), ("settlement", "system"))
     assert stopped == ("session.stop", f"key:#{key_id}", f"session:{session.session_id}")
-    assert drained == ("node.drain", f"command:{getpass.getuser()}", "node:a")
+    assert drained == ("node.drain", f"command:{pwd.getpwuid(os.getuid()).pw_name}", "node:a")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from billing import locks
 from billing.conf import conf
 from billing.core import money
+from billing.core.currencies import minor_digits
 from billing.errors import BillingError, PeriodNotReady
 from billing.models import (
     AuditEntry,
@@ -290,7 +291,7 @@ def test_totals_by_line_by_tenant_and_by_period_agree(lines):
         by_line = money.total(amount for _, unit, amount in lines if unit == currency)
         totals = PeriodTotal.objects.filter(period__in=periods, currency=currency)
         assert money.total(total.exact for total in totals) == by_line
-        unit = Decimal(1).scaleb(-money.minor_digits(currency))
+        unit = Decimal(1).scaleb(-minor_digits(currency))
         for total in totals:
             own = [
                 amount

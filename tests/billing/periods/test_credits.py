@@ -167,6 +167,17 @@ class TestALargeOne:
         assert isinstance(credit(charges[1], "40.01"), CreditRequest)
         assert isinstance(credit(charges[1], "19.99", actor=SAM), LedgerEntry)
 
+    def test_in_pieces_from_the_admin_and_a_terminal_is_one(self):
+        charges = [charged("60"), charged("60")]
+        assert isinstance(credit(charges[0], "60", actor="command:pat"), LedgerEntry)
+        assert isinstance(credit(charges[1], "40.01"), CreditRequest)
+        assert isinstance(adjust("-40.01"), CreditRequest)
+
+    def test_is_decided_on_once_by_a_person_wherever_they_are(self):
+        request = credit(charged("150"), "120")
+        entry = approve(request.pk, actor=SAM)
+        assert approve(request.pk, actor="command:sam") == entry
+
     def test_unknown(self):
         with pytest.raises(CreditRefused, match="no request"):
             approve(0, actor=SAM)
@@ -201,7 +212,9 @@ class TestAnAdjustment:
         assert isinstance(adjust("0.01"), CreditRequest)
         assert isinstance(adjust("100", currency="JPY"), LedgerEntry)
 
-    @pytest.mark.parametrize("wrong", [{"amount": "0"}, {"currency": "eur"}, {"reason": ""}])
+    @pytest.mark.parametrize(
+        "wrong", [{"amount": "0"}, {"currency": "eur"}, {"currency": "EUX"}, {"reason": ""}]
+    )
     def test_that_is_none(self, wrong):
         with pytest.raises(CreditRefused):
             adjust(**{"amount": "1", **wrong})

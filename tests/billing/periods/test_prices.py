@@ -106,6 +106,10 @@ def test_prices_cannot_begin_where_later_ones_are():
     [
         {"currency": "euro"},
         {"currency": "eur"},
+        {"currency": "EUX"},
+        {"currency": "XXX"},
+        {"policy": Policy.INTERRUPT_COMPENSATED},
+        {"policy": Policy.INTERRUPT_COMPENSATED, "note": " "},
         {"input_per_million": Decimal(-1)},
         {"output_per_million": Decimal("0.000000001")},
         {"coefficient": Decimal("1.00001")},

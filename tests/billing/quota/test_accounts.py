@@ -45,6 +45,7 @@ def test_a_change_is_audited_with_what_was():
         {"spend_limit": Decimal("-0.01"), "spend_currency": "EUR"},
         {"spend_limit": Decimal(5)},
         {"spend_currency": "euro"},
+        {"spend_currency": "EUX"},
         {"time_zone": "Mars/Olympus"},
         {"colour": "red"},
     ],
