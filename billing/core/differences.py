@@ -25,6 +25,7 @@ class Kind(enum.StrEnum):
     BILLED_DIFFERS = "billed_differs"  # billed against what the policy makes of the evidence
     WASTE_DIFFERS = "waste_differs"  # delivered + waste against generated
     CREDITS_EXCEED = "credits_exceed"  # what was given back of a charge against the charge
+    REOPENED = "reopened"  # a period that is open against what its close has left
     TOTAL_DIFFERS = "total_differs"  # a closed period's frozen total against its lines
     ENGINE_USAGE = "engine_usage"  # what we counted of an attempt against what its engine says
 

@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 
 from billing.management.tenants import tenant_named
 from billing.models import BillingPeriod
-from billing.services.periods import period_named, periods_named
+from billing.services.periods import periods_named
 
 
 def add_period_arguments(parser: ArgumentParser) -> None:
@@ -18,10 +18,15 @@ def add_period_arguments(parser: ArgumentParser) -> None:
 
 
 def chosen_periods(options: dict[str, Any]) -> list[BillingPeriod]:
-    """The periods that the arguments name, by tenant. Raises ``CommandError``."""
+    """The periods that the arguments name, by tenant; nothing is written (``periods_named``).
+
+    Raises ``CommandError``, also where there are none.
+    """
+    name, tenant = options["period"], options["tenant"]
     try:
-        if options["tenant"]:
-            return [period_named(tenant_named(options["tenant"]).pk, options["period"])]
-        return periods_named(options["period"])
+        periods = periods_named(name, tenant_named(tenant).pk if tenant else None)
     except ValueError as exc:
         raise CommandError(f"{exc}.") from exc
+    if not periods:
+        raise CommandError(f"Nothing was booked for {tenant or 'any tenant'} in {name}.")
+    return periods

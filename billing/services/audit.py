@@ -13,7 +13,14 @@ from django.utils import timezone
 from billing.core.chain import Link, canonical, fingerprint, printable
 from billing.core.money import plain
 from billing.locks import lock_audit_head
-from billing.models import AuditEntry, LedgerEntry, PeriodTotal, Settlement
+from billing.models import (
+    AuditEntry,
+    BillingPeriod,
+    LedgerEntry,
+    PeriodTotal,
+    PricePlan,
+    Settlement,
+)
 
 SYSTEM = "system"
 
@@ -21,6 +28,8 @@ _SUBJECTS: dict[type[models.Model], str] = {
     LedgerEntry: "ledger",
     Settlement: "settlement",
     PeriodTotal: "total",
+    BillingPeriod: "period",
+    PricePlan: "price",
 }
 
 _APPEND = """
@@ -74,16 +83,17 @@ def draft(
 
 def draft_of(
     action: str,
-    row: LedgerEntry | Settlement | PeriodTotal,
+    row: LedgerEntry | Settlement | PeriodTotal | BillingPeriod | PricePlan,
     *,
     actor: str,
     tenant_id: int | None,
     session_id: UUID | None = None,
     data: dict[str, Any] | None = None,
 ) -> Draft:
-    """The same for a new row that is never to change: its hash enters the chain.
+    """The same for a row that is not to change from now on: its hash enters the chain.
 
-    ``verification`` looks for exactly one such link of each row.
+    ``verification`` looks for exactly one such link of each row; of a price plan, whose end may
+    still change, the last one counts.
     """
     return draft(
         action,
@@ -160,6 +170,7 @@ def row_hash(row: models.Model) -> str:
 def hashed_fields(row: models.Model) -> dict[str, Any]:
     """All columns of a row, but those that are null: so a column may be added to old rows later.
 
+    Of a price plan also whose list it is in: that says whom the prices are for.
     Raises ``ValueError`` for a number with more decimals than its column keeps.
     """
     values = {}
@@ -175,4 +186,6 @@ def hashed_fields(row: models.Model) -> dict[str, Any]:
             if len(decimals) > field.decimal_places:
                 raise ValueError(f"{field.attname} keeps {field.decimal_places} decimals: {value}")
         values[field.attname] = value
+    if isinstance(row, PricePlan):
+        values["list"] = {"tenant_id": row.list.tenant_id, "model": row.list.model}
     return values

@@ -17,7 +17,10 @@ from billing.locks import lock_period
 from billing.models import BillingPeriod, PeriodTotal, Settlement
 from billing.services import audit, credits
 from billing.services.periods import account_of
-from billing.services.reconciliation import Report, Total, reconcile, totals_of
+from billing.services.reconciliation import Report, Total, reconcile, totals_of, was_closed
+from billing.services.usage_events import FAILED as EVENTS_FAILED
+from billing.services.verification import INCIDENT as AUDIT_BROKEN
+from streaming.runtime.incidents import IncidentKind
 from streaming.services.sql import rows
 
 logger = logging.getLogger(__name__)
@@ -35,11 +38,19 @@ JOIN streaming_streamsession s ON s.id = m.session_id
 WHERE m.handled_at IS NULL AND m.kind <> 'audit' AND s.tenant_id = %s AND m.created_at < %s
 """
 
+EVERYBODYS = (AUDIT_BROKEN, str(IncidentKind.SWEEPER_SILENT))
+"""Incidents that no tenant's month is closed with: while they last nothing is sure to be settled."""
+
 _INCIDENTS = """
 SELECT count(*) FROM streaming_incident i
-WHERE i.closed_at IS NULL AND i.node_id IS NULL AND i.kind <> %s AND (i.session_id IS NULL OR EXISTS (
+WHERE i.closed_at IS NULL AND (i.kind = ANY(%s) OR i.kind <> %s AND EXISTS (
     SELECT 1 FROM streaming_streamsession s WHERE s.id = i.session_id AND s.tenant_id = %s
 ))
+"""
+
+_EVENTS_FAILED = """
+SELECT count(*) FROM streaming_incident i JOIN billing_usagesink u ON u.name = i.subject
+WHERE i.closed_at IS NULL AND i.kind = %s AND u.tenant_id = %s
 """
 
 
@@ -96,7 +107,8 @@ ITEMS = {
     "engine_usage": "the engines' own counts agree",
     "unpriced": "all usage had a price",
     "credit_requests": "all requests for credits are decided",
-    "incidents": "no incident of the tenant, of billing or of its worker is open",
+    "incidents": "no incident of its sessions, of the audit log or of the worker is open",
+    "usage_events": "the tenant's own sinks were told of all usage",
     "earlier_periods": "all periods before it are closed",
 }
 
@@ -113,6 +125,7 @@ def checklist(period: BillingPeriod) -> Checklist:
         "unpriced": _unpriced(period),
         "credit_requests": credits.waiting(period.tenant_id).count(),
         "incidents": _incidents(period),
+        "usage_events": int(rows(_EVENTS_FAILED, EVENTS_FAILED, period.tenant_id)[0][0]),
         "earlier_periods": _earlier(period),
     }
     says = {NOT_OVER: f"it ends at {period.ends_at:%Y-%m-%d %H:%M %Z}"} if found[NOT_OVER] else {}
@@ -127,7 +140,8 @@ def close_period(
 
     A period that is closed already is returned as it is. ``despite`` names items of the checklist
     that are put up with; they are recorded with it and in the audit log. Raises ``PeriodNotReady``
-    with the checklist when others are open; ``BillingError`` for a name that no item has.
+    with the checklist when others are open; ``BillingError`` for a name that no item has, and for a
+    period that was closed before and reopened by other means.
     """
     if unknown := despite - (ITEMS.keys() - {NOT_OVER}):
         raise BillingError(
@@ -156,6 +170,11 @@ def _close_as_found(found: Checklist, actor: str, despite: frozenset[str]) -> Bi
     period = lock_period(found.period.pk)
     if period.closed_at is not None:
         return period
+    if was_closed(period):
+        raise BillingError(
+            f"{period} was closed before, and was reopened behind the application's back: see"
+            " verify_audit."
+        )
     lines = totals_of(period)
     if lines != found.report.totals:
         return None
@@ -185,10 +204,10 @@ def _close_as_found(found: Checklist, actor: str, despite: frozenset[str]) -> Bi
         for total in totals
     ]
     links.append(
-        audit.draft(
+        audit.draft_of(
             "period.closed",
+            period,
             actor=actor,
-            subject=f"period:{period.pk}",
             tenant_id=period.tenant_id,
             data={
                 "name": period.name,
@@ -228,7 +247,7 @@ def _unpriced(period: BillingPeriod) -> int:
 
 def _incidents(period: BillingPeriod) -> int:
     """Those of nodes are for operators; usage without a price is an item of its own."""
-    return int(rows(_INCIDENTS, UNPRICED, period.tenant_id)[0][0])
+    return int(rows(_INCIDENTS, list(EVERYBODYS), UNPRICED, period.tenant_id)[0][0])
 
 
 def _earlier(period: BillingPeriod) -> int:

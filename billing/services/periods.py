@@ -6,14 +6,16 @@ import zoneinfo
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
-from billing.core.months import Month, bounds, month_at, month_named, month_of, shifted
+from billing.core.months import Month, month_at, month_named, month_of, shifted
 from billing.errors import BillingError
 from billing.locks import lock_account, share_period
 from billing.models import BillingAccount, BillingPeriod
 from billing.services import audit
-from streaming.models import Tenant
+from streaming.core.state import SessionState
+from streaming.models import StreamSession, Tenant
 
 
 def account_of(tenant_id: int) -> BillingAccount:
@@ -50,20 +52,32 @@ def period_named(tenant_id: int, name: str) -> BillingPeriod:
         return _kept(account, month_named(name, account.time_zone, months))
 
 
-def periods_named(name: str) -> list[BillingPeriod]:
-    """That month of every tenant that there was by its end; by tenant.
+def periods_named(name: str, tenant_id: int | None = None) -> list[BillingPeriod]:
+    """That month of every tenant (or of one) that anything is known to have happened in; by tenant.
 
-    Raises ``ValueError`` for a name that is no month.
+    Nothing is written: of a tenant whose sessions ended or were suspended in it, and billing has
+    not heard of any yet, the period is one that is not stored. Raises ``ValueError`` for a name
+    that is no month.
     """
     shifted(name, 0)
-    with_one = BillingPeriod.objects.filter(name=name).values_list("tenant_id", flat=True)
-    tenants = set(with_one)
-    for tenant_id, zone, since in Tenant.objects.values_list(
-        "id", "billing__time_zone", "created_at"
-    ):
-        if since < bounds(name, zone or "UTC")[1]:
-            tenants.add(tenant_id)
-    return [period_named(tenant_id, name) for tenant_id in sorted(tenants)]
+    tenants = Tenant.objects.filter(pk=tenant_id) if tenant_id else Tenant.objects.all()
+    stored = BillingPeriod.objects.filter(name=name, tenant__in=tenants).select_related("tenant")
+    found = {period.tenant_id: period for period in stored}
+    for tenant in tenants.exclude(pk__in=found).select_related("billing"):
+        account = getattr(tenant, "billing", None) or BillingAccount(tenant=tenant)
+        period = _of(account, month_named(name, account.time_zone, _months_around(tenant.pk, name)))
+        if _anything_ended(period):
+            found[tenant.pk] = period
+    return [found[key] for key in sorted(found)]
+
+
+def _anything_ended(period: BillingPeriod) -> bool:
+    within = {"gte": period.starts_at, "lt": period.ends_at}
+    ended = Q(**{f"ended_at__{than}": at for than, at in within.items()})
+    suspended = Q(**{f"suspended_at__{than}": at for than, at in within.items()})
+    return StreamSession.objects.filter(
+        ended | suspended & Q(state=SessionState.SUSPENDED.value), tenant_id=period.tenant_id
+    ).exists()
 
 
 def open_period(tenant_id: int, occurred_at: datetime) -> tuple[BillingPeriod, bool]:
@@ -134,13 +148,20 @@ def _months_around(tenant_id: int, name: str) -> dict[str, Month]:
 
 def _kept(account: BillingAccount, month: Month) -> BillingPeriod:
     """The period of ``month``; the account is locked, so nobody else makes one meanwhile."""
-    period, _ = BillingPeriod.objects.get_or_create(
-        tenant_id=account.tenant_id,
-        name=month.name,
-        defaults={
-            "starts_at": month.starts_at,
-            "ends_at": month.ends_at,
-            "time_zone": account.time_zone,
-        },
-    )
+    known = BillingPeriod.objects.filter(tenant_id=account.tenant_id, name=month.name).first()
+    if known is not None:
+        return known
+    period = _of(account, month)
+    period.save(force_insert=True)
     return period
+
+
+def _of(account: BillingAccount, month: Month) -> BillingPeriod:
+    """Not stored."""
+    return BillingPeriod(
+        tenant=account.tenant,
+        name=month.name,
+        starts_at=month.starts_at,
+        ends_at=month.ends_at,
+        time_zone=account.time_zone,
+    )

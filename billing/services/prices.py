@@ -100,6 +100,7 @@ def set_plan(
     old = None if former is None else figures(former)
     if former is not None:
         _end(former, at)
+        _audit("price.ended", former, actor, old=old, new=figures(former))
     try:
         with transaction.atomic():
             plan.save(force_insert=True)
@@ -143,7 +144,9 @@ def withdraw_plan(plan_id: int, *, actor: str) -> None:
     plan.pk = plan_id
     former = plan.list.plans.filter(effective_to=begins).first()
     if former is not None:
+        before = figures(former)
         _end(former, ends)
+        _audit("price.extended", former, actor, old=before, new=figures(former))
     _audit("price.withdrawn", plan, actor, old=old, new=None if former is None else figures(former))
 
 
@@ -222,13 +225,14 @@ def _check_nothing_settled(prices: PriceList, at: datetime) -> None:
 
 
 def _audit(action: str, plan: PricePlan, actor: str, *, old: Any, new: Any) -> None:
-    audit.append(
+    link = audit.draft_of(
         action,
+        plan,
         actor=actor,
-        subject=f"price:{plan.pk}",
         tenant_id=plan.list.tenant_id,
         data={"list": plan.list_id, "model": plan.list.model, "old": old, "new": new},
     )
+    audit.append_many([link])
 
 
 def _minute(at: datetime) -> str:

@@ -18,7 +18,16 @@ from django.db.models import F, Sum
 
 from billing.core import money
 from billing.core.differences import Difference, Kind
-from billing.models import BillingPeriod, LedgerEntry, Settlement, UsageRecord, Waste
+from billing.models import (
+    AuditEntry,
+    BillingPeriod,
+    LedgerEntry,
+    PeriodTotal,
+    Settlement,
+    UsageRecord,
+    Waste,
+)
+from billing.services import audit
 from billing.services.figures import CONTENT
 from billing.services.proofs import Case, differences_of
 from streaming.models import Attempt, OutboxMessage, StreamSession, TokenCheckpoint
@@ -182,6 +191,7 @@ def reconcile(
 ) -> Report:
     """Compare everything that is stored about the period's lines; nothing is changed.
 
+    The period may be one that is not stored (``periods.periods_named``).
     ``tell`` is called with every difference as it is found; the report holds the first of them.
     """
     report = Report(period)
@@ -211,6 +221,16 @@ def totals_of(period: BillingPeriod) -> list[Total]:
     return [Total(*row) for row in rows(_TOTALS, period.pk)]
 
 
+def was_closed(period: BillingPeriod) -> bool:
+    """Whether it has totals, or the audit log tells of its close, whatever its own row says."""
+    if period.pk is None:
+        return False
+    closed = AuditEntry.objects.filter(
+        action="period.closed", subject=audit.subject_of(BillingPeriod, period.pk)
+    )
+    return PeriodTotal.objects.filter(period=period).exists() or closed.exists()
+
+
 @contextmanager
 def _one_moment() -> Iterator[None]:
     """Have everything read as it was at one moment, whatever is settled meanwhile.
@@ -227,12 +247,21 @@ def _one_moment() -> Iterator[None]:
 
 
 def _frozen(report: Report) -> Iterator[Difference]:
-    """What was frozen when the period was closed is what its lines come to."""
-    if report.period.closed_at is None:
+    """What was frozen when the period was closed is what its lines come to.
+
+    Whether it was is told by its close's traces, too: somebody may have set ``closed_at`` back.
+    """
+    period = report.period
+    left = was_closed(period)
+    # Read after them, so that a close meanwhile is none that was undone.
+    is_closed = BillingPeriod.objects.filter(pk=period.pk, closed_at__isnull=False).exists()
+    if not left and not is_closed:
         return
+    if not is_closed:
+        yield Difference(Kind.REOPENED, None, period.name, "open", "closed")
     frozen = {
         total.currency: (total.lines, total.exact, total.rounded)
-        for total in report.period.totals.all()
+        for total in PeriodTotal.objects.filter(period=period)
     }
     lines = {
         total.currency: (total.lines, total.amount, money.rounded(total.amount, total.currency))

@@ -10,12 +10,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.db import DataError, connection, models, transaction
 from django.db.models import Case, Value, When
 
 from billing.core.chain import GENESIS, Link, Walk
-from billing.models import AuditEntry, AuditHead, LedgerEntry, PeriodTotal, Settlement
+from billing.models import (
+    AuditEntry,
+    AuditHead,
+    BillingPeriod,
+    LedgerEntry,
+    PeriodTotal,
+    PricePlan,
+    Settlement,
+)
 from billing.services import guards, heads
 from billing.services.audit import row_hash, subject_of
 from billing.services.heads import Head
@@ -45,11 +53,16 @@ _WITNESSED: dict[str, type[models.Model]] = {
     "ledger.": LedgerEntry,
     "settlement": Settlement,
     "period.total": PeriodTotal,
+    "period.closed": BillingPeriod,
 }
-"""Entries whose action begins so hold the hash of a row that never changes; each has one."""
+"""Entries whose action begins so hold the hash of a row that no longer changes; each has one."""
+
+PRICES = "price."
+"""Entries whose action begins so hold the hash of a plan as it was from then on: the last counts."""
+WITHDRAWN = "price.withdrawn"
 
 _EXTRA = """
-SELECT row.id FROM {table} row WHERE NOT EXISTS (
+SELECT row.id FROM {table} row WHERE {within} AND NOT EXISTS (
     SELECT 1 FROM billing_auditentry e
     WHERE e.subject = %s || row.id::text AND starts_with(e.action, %s)
 ) ORDER BY row.id LIMIT %s
@@ -61,12 +74,18 @@ WHERE starts_with(action, %s) GROUP BY subject HAVING count(*) > 1 ORDER BY min(
 """
 
 
+_LAST_OF_PLANS = """
+SELECT DISTINCT ON (subject) subject, seq, action, data FROM billing_auditentry
+WHERE starts_with(action, %s) AND subject > %s ORDER BY subject, seq DESC LIMIT %s
+"""
+
+
 @dataclass(slots=True)
 class Verdict:
     """``broken``: what is wrong, the first broken row first, at most ``TOLD``; ``found``: how many.
 
-    ``checked``: audit entries; ``witnessed``: rows of the ledger, settlements and totals of periods;
-    ``published``: heads that were compared.
+    ``checked``: audit entries; ``witnessed``: rows of the ledger, settlements, closed periods, their
+    totals, and price plans; ``published``: heads that were compared.
     """
 
     checked: int = 0
@@ -110,6 +129,7 @@ def verify(published: Iterable[Head] = ()) -> Verdict:
                 verdict.checked += 1
         _check_end(walk, by_seq, verdict)
         _check_exactly_one(verdict)
+        _check_plans(verdict)
         for head in foreign:
             verdict.add("published head", head.seq, "was not signed with our key")
         for table, trigger in guards.missing():
@@ -195,25 +215,34 @@ def _compare_row(
     model = _witnessed_by(link.action)
     if model is None:
         return
-    table = model._meta.db_table
     key = _key_of(model, link.subject)
-    row = witnesses[model].get(key)
-    said = _said(link.data)
+    _compare(model, key, witnesses[model].get(key), link.seq, link.data, verdict)
+
+
+def _compare(
+    model: type[models.Model],
+    key: Any,
+    row: models.Model | None,
+    seq: int,
+    data: str,
+    verdict: Verdict,
+) -> None:
+    """A row with what entry ``seq`` says of it."""
+    table = model._meta.db_table
+    said = _said(data)
     if key is None or said is None:
-        verdict.add(_LOG, link.seq, f"holds no hash of a row of {table}")
+        verdict.add(_LOG, seq, f"holds no hash of a row of {table}")
     elif row is None:
-        verdict.add(table, key, f"is missing: entry {link.seq} of the log tells of it")
+        verdict.add(table, key, f"is missing: entry {seq} of the log tells of it")
     elif not _fits(row, said):
-        verdict.add(
-            table, key, f"was changed: it does not fit its hash in entry {link.seq} of the log"
-        )
+        verdict.add(table, key, f"was changed: it does not fit its hash in entry {seq} of the log")
     verdict.witnessed += 1
 
 
 def _fits(row: models.Model, said: str) -> bool:
     try:
         return row_hash(row) == said
-    except (TypeError, ValidationError):  # NaN has no spelling
+    except (TypeError, ValidationError, ObjectDoesNotExist):  # NaN has no spelling
         return False
 
 
@@ -257,8 +286,32 @@ def _span(first: int, last: int) -> str:
 def _check_exactly_one(verdict: Verdict) -> None:
     """That no row was added beside the log, and that none is in it twice."""
     for prefix, model in _WITNESSED.items():
-        table = model._meta.db_table
-        for (key,) in rows(_EXTRA.format(table=table), subject_of(model, ""), prefix, TOLD):
-            verdict.add(table, key, "is in no entry of the log: it was added beside it")
+        _check_none_beside(model, prefix, verdict)
         for subject, entries in rows(_TWICE, prefix, TOLD):
             verdict.add(_LOG, entries[1], f"tells of {subject} again, as entry {entries[0]} did")
+
+
+def _check_none_beside(model: type[models.Model], prefix: str, verdict: Verdict) -> None:
+    table = model._meta.db_table
+    # Of periods the log tells when they are closed.
+    within = "row.closed_at IS NOT NULL" if model is BillingPeriod else "TRUE"
+    statement = _EXTRA.format(table=table, within=within)
+    for (key,) in rows(statement, subject_of(model, ""), prefix, TOLD):
+        verdict.add(table, key, "is in no entry of the log: it was added beside it")
+
+
+def _check_plans(verdict: Verdict) -> None:
+    """That every price plan is what the last entry about it says."""
+    after = ""
+    while page := rows(_LAST_OF_PLANS, PRICES, after, PAGE):
+        keys = {subject: _key_of(PricePlan, subject) for subject, *_ in page}
+        plans = _read(PricePlan, set(keys.values()) - {None})
+        for subject, seq, action, data in page:
+            plan = plans.get(keys[subject])
+            if action != WITHDRAWN:
+                _compare(PricePlan, keys[subject], plan, seq, data, verdict)
+            elif plan is not None:
+                gone = f"is there again: it was withdrawn in entry {seq} of the log"
+                verdict.add(PricePlan._meta.db_table, keys[subject], gone)
+        after = page[-1][0]
+    _check_none_beside(PricePlan, PRICES, verdict)

@@ -19,6 +19,7 @@ from typing import Any
 from django.utils import timezone
 
 from billing.models import PriceList, PricePlan
+from billing.services import audit
 from billing.services.settlement import settle_due
 from streaming.core.digest import RunningDigest
 from streaming.core.ids import reference_code
@@ -63,7 +64,7 @@ def add_plan(
     """A price plan, by default everybody's for everything, in EUR, since long ago."""
     prices, _ = PriceList.objects.get_or_create(tenant=tenant, model=model)
     columns = {"currency": "EUR", "effective_from": LONG_AGO, "created_by": "user:pat", **columns}
-    return PricePlan.objects.create(
+    plan = PricePlan.objects.create(
         list=prices,
         input_per_million=Decimal(input),
         cached_input_per_million=Decimal(cached),
@@ -71,6 +72,9 @@ def add_plan(
         cost_per_million=None if cost is None else Decimal(cost),
         **columns,
     )
+    plan.refresh_from_db()
+    audit.append_many([audit.draft_of("price.set", plan, actor="system", tenant_id=None)])
+    return plan
 
 
 class Story:

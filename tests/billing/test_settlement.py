@@ -21,7 +21,7 @@ from billing.models import (
     UsageRecord,
     Waste,
 )
-from billing.services import ledger, verification
+from billing.services import audit, ledger, verification
 from billing.services.periods import period_at
 from billing.services.settlement import settle_due, settle_overdue, settle_session
 from billing.tasks import settle_sessions
@@ -415,6 +415,9 @@ def test_what_belongs_to_a_closed_period_goes_into_the_current_one():
     january = lines(story)[0].period
     assert january.name == "2026-01"
     BillingPeriod.objects.update(closed_at=timezone.now())
+    for period in BillingPeriod.objects.all():
+        link = audit.draft_of("period.closed", period, actor="user:pat", tenant_id=None)
+        audit.append_many([link])
     SessionFence.objects.filter(pk=story.session.pk).update(acked_seq=2)
     story.at = timezone.now()
     story.announce("session_delivered")

@@ -12,6 +12,7 @@ from billing.errors import BillingError, PeriodNotReady
 from billing.management.periods import add_period_arguments, chosen_periods
 from billing.models import BillingPeriod
 from billing.services.closing import ITEMS, NOT_OVER, close_period
+from billing.services.periods import period_named
 from streaming.management.operator import operator_name
 from streaming.management.table import table
 
@@ -48,14 +49,17 @@ class Command(BaseCommand):
                 f"  was closed at {period.closed_at:%Y-%m-%d %H:%M} by {period.closed_by}"
             )
             return True
+        if period.pk is None:
+            period = period_named(period.tenant_id, period.name)
         try:
             closed = close_period(period.pk, actor=operator_name(), despite=despite)
         except PeriodNotReady as exc:
             self._show(exc.checklist, despite)
             self.stdout.write(f"  stays open: {exc}")
             return False
-        except BillingError as exc:
-            raise CommandError(str(exc)) from exc
+        except BillingError as exc:  # the others can still be closed
+            self.stdout.write(f"  stays open: {exc}")
+            return False
         self._show(closed.checklist, despite)
         for total in closed.totals.order_by("currency"):
             self.stdout.write(

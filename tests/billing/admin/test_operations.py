@@ -259,7 +259,8 @@ def test_prices_are_set_and_followed_by_others(finance):
     assert (first.output_per_million, then.output_per_million) == (Decimal("1.5"), Decimal(2))
     assert first.effective_to == then.effective_from
     assert then.created_by == "user:fin"
-    assert audited() == [("price.set", "user:fin")] * 2
+    actions = ("price.set", "price.ended", "price.set")
+    assert audited() == [(action, "user:fin") for action in actions]
     html = page(finance, "pricelist", "change", prices.pk)
     assert "1.50 EUR" in html
     assert "2.00 EUR" in html

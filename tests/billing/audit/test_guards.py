@@ -29,7 +29,8 @@ from billing.models import (
     PriceList,
     PricePlan,
 )
-from billing.services import guards
+from billing.services import audit, guards
+from billing.services.prices import end_plan
 from billing.services.verification import verify
 from tests.billing.audit.rows import credit, settle, tell, total, unguarded
 from tests.stack import ROOT
@@ -49,10 +50,13 @@ def add_all(tenant: str = "acme") -> LedgerEntry:
 
 def add_plan(**columns: Any) -> PricePlan:
     prices, _ = PriceList.objects.get_or_create(tenant=None, model="")
-    return PricePlan.objects.create(
+    plan = PricePlan.objects.create(
         list=prices, currency="EUR", input_per_million=1, cached_input_per_million=1,
         output_per_million=1, created_by="user:pat", **columns,
     )  # fmt: skip
+    link = audit.draft_of("price.set", plan, actor="user:pat", tenant_id=None)
+    audit.append_many([link])
+    return plan
 
 
 def run(statement: str, *arguments: Any) -> int:
@@ -221,7 +225,8 @@ def test_a_role_that_is_no_superuser_can_do_its_work_and_no_more(scratch, django
             tenant=line.tenant, charge=line, entry=correction, currency="EUR", amount=1,
             idempotency_key=who, reason="r", requested_by="user:pat", requested_at=timezone.now(),
         )  # fmt: skip
-        PricePlan.objects.filter(effective_to=None).update(effective_to=timezone.now())
+        for plan in PricePlan.objects.filter(effective_to=None):
+            end_plan(plan.pk, actor="user:pat")
         verdict = verify()
         assert verdict.broken == []
         assert verdict.checked == AuditEntry.objects.count() == AuditHead.objects.get().seq

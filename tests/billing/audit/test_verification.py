@@ -11,11 +11,23 @@ from uuid import UUID
 
 import pytest
 from django.db import connection, models, transaction
+from django.utils import timezone
 
 from billing.core.chain import GENESIS, Link
-from billing.models import AuditEntry, AuditHead, LedgerEntry, PeriodTotal, Settlement
-from billing.services import audit, heads, verification
+from billing.models import (
+    AuditEntry,
+    AuditHead,
+    BillingPeriod,
+    LedgerEntry,
+    PeriodTotal,
+    PriceList,
+    PricePlan,
+    Settlement,
+)
+from billing.services import audit, closing, guards, heads, prices, verification
+from billing.services.periods import period_at
 from billing.services.verification import Verdict, verify
+from streaming.models import Tenant
 from tests.billing.audit.rows import (
     AMOUNTS,
     credit,
@@ -375,3 +387,101 @@ def test_a_guard_that_is_gone_is_told():
     with unguarded():
         assert "billing_ledgerentry append_only (its guard) is gone or disabled" in verify().broken
     assert verify().ok
+
+
+def let_overlap(table: str) -> None:
+    """The rest of the test is undone, so the constraint that would refuse some of it may go."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT {guards.CONSTRAINTS[table]}")
+
+
+@pytest.mark.django_db
+def test_a_closed_month_that_is_changed_reopened_removed_or_added_is_found():
+    tenant = Tenant.objects.create(name="acme")
+    this = period_at(tenant.pk, timezone.now())
+    month = period_at(tenant.pk, this.starts_at - timedelta(days=3))
+    closing.close_period(month.pk, actor="user:pat")
+    assert verify().witnessed == 1
+    month.refresh_from_db()
+    table = BillingPeriod._meta.db_table
+    let_overlap(table)
+    for field in BillingPeriod._meta.concrete_fields:
+        if field.primary_key:
+            continue
+        value = getattr(month, field.attname)
+        new = "{}" if isinstance(field, models.JSONField) else other(field, value)
+        for changed in (new, None) if field.null else (new,):
+            found = after(
+                f"UPDATE {table} SET {field.column} = %s WHERE id = %s", changed, month.pk
+            )
+            assert found.broken[0] == (
+                f"{table} {month.pk} was changed: it does not fit its hash in entry 1 of the log"
+            )
+    gone = after(f"DELETE FROM {table} WHERE id = %s", month.pk)
+    assert gone.broken[0] == f"{table} {month.pk} is missing: entry 1 of the log tells of it"
+    added = after(f"UPDATE {table} SET closed_at = now() WHERE id = %s", this.pk)
+    assert added.broken[0] == f"{table} {this.pk} is in no entry of the log: it was added beside it"
+
+
+def set_plan(**figures: Any) -> PricePlan:
+    values = {
+        "tenant_id": None, "model": "", "currency": "EUR", "input_per_million": Decimal("1.1"),
+        "cached_input_per_million": Decimal(0), "output_per_million": Decimal("2E+1"),
+    }  # fmt: skip
+    return prices.set_plan(**{**values, **figures}, actor="user:pat")
+
+
+@pytest.mark.django_db
+def test_prices_that_are_changed_removed_or_added_are_found(monkeypatch):
+    monkeypatch.setattr(verification, "PAGE", 1)
+    soon = timezone.now() + timedelta(hours=1)
+    first, ended = (
+        set_plan(coefficient=Decimal(1)),
+        set_plan(model="m", cost_per_million=Decimal(3)),
+    )
+    later = set_plan(effective_from=soon)
+    withdrawn = set_plan(model="m", effective_from=soon)
+    prices.withdraw_plan(withdrawn.pk, actor="user:pat")
+    prices.end_plan(ended.pk, effective_to=soon, actor="user:pat")
+    verdict = verify()
+    assert verdict.broken == []
+    assert verdict.witnessed == 3  # the withdrawn one is not there
+    table = PricePlan._meta.db_table
+    let_overlap(table)
+    # The last entries: of the first its end, of the second its end, of the third its begin.
+    seqs = {first.pk: 3, ended.pk: 9, later.pk: 4}
+    for plan in PricePlan.objects.all():
+        said = f"fit its hash in entry {seqs[plan.pk]} of the log"
+        for field in PricePlan._meta.concrete_fields:
+            if field.primary_key or field.name == "list":
+                continue
+            value = getattr(plan, field.attname)
+            if value is None:
+                news = [
+                    Decimal(1)
+                    if isinstance(field, models.DecimalField)
+                    else soon + timedelta(days=1)
+                ]
+            else:
+                news = [other(field, value), *([None] if field.null else [])]
+            for new in news:
+                found = after(f"UPDATE {table} SET {field.column} = %s WHERE id = %s", new, plan.pk)
+                assert found.broken[0] == f"{table} {plan.pk} was changed: it does not {said}"
+        gone = after(f"DELETE FROM {table} WHERE id = %s", plan.pk)
+        assert gone.broken[0].startswith(f"{table} {plan.pk} is missing: ")
+        broken = after(f"UPDATE {table} SET created_at = 'infinity' WHERE id = %s", plan.pk).broken
+        assert broken[0] == f"{table} {plan.pk} was changed: it does not {said}"
+    # Whose prices they are is in their list.
+    lists = PriceList._meta.db_table
+    for change in ("UPDATE {} SET model = 'x' WHERE id = %s", "DELETE FROM {} WHERE id = %s"):
+        found = after(change.format(lists), ended.list_id)
+        assert found.broken[0] == (
+            f"{table} {ended.pk} was changed: it does not fit its hash in entry 9 of the log"
+        )
+    columns = ", ".join(f.column for f in PricePlan._meta.concrete_fields if f.name != "id")
+    copy = f"INSERT INTO {table} (id, {columns}) SELECT %s, {columns} FROM {table} WHERE id = %s"
+    added = after(copy, 4711, later.pk).broken
+    again = after(copy, withdrawn.pk, later.pk).broken
+    assert f"{table} 4711 is in no entry of the log: it was added beside it" in added
+    assert f"{table} {withdrawn.pk} is there again: it was withdrawn in entry 8 of the log" in again

@@ -27,6 +27,7 @@ from billing.models import (
     LedgerEntry,
     PeriodTotal,
     Settlement,
+    UsageSink,
 )
 from billing.services import closing, ledger
 from billing.services.closing import checklist, close_period
@@ -123,7 +124,24 @@ class TestTheChecklist:
         assert is_open(period) == {}
         open_incident("settlement_failed", "ours", session_id=story.session.pk)
         open_incident("audit_broken", "audit log")
-        assert is_open(period) == {"incidents": 2}
+        open_incident("sweeper_silent", "sweeper")
+        assert is_open(period) == {"incidents": 3}
+
+    def test_what_is_wrong_with_others_or_with_machines(self):
+        period = last_month()
+        open_incident("kv_not_reclaimed", "a node that was removed")
+        open_incident("usage_events_failed", "a sink that was removed")
+        for name, tenant in (("theirs", add_tenant("other")), ("everybody's", None)):
+            UsageSink.objects.create(name=name, url="https://sink.example", tenant=tenant)
+            open_incident("usage_events_failed", name)
+        assert is_open(period) == {}
+
+    def test_that_its_own_sinks_were_told(self):
+        period = last_month()
+        UsageSink.objects.create(name="ours", url="https://sink.example", tenant=period.tenant)
+        open_incident("usage_events_failed", "ours")
+        assert is_open(period) == {"usage_events": 1}
+        close_period(period.pk, actor=PAT, despite=frozenset({"usage_events"}))
 
     def test_that_the_months_before_are_closed(self):
         period = last_month()

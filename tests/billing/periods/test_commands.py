@@ -14,9 +14,9 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from billing.models import AuditEntry, BillingPeriod, LedgerEntry, PricePlan
-from billing.services.periods import period_at
-from streaming.models import SessionFence
-from tests.billing.periods.books import charged, settle
+from billing.services.periods import period_at, period_named
+from streaming.models import OutboxMessage, SessionFence
+from tests.billing.periods.books import charged, guards_off, settle
 from tests.billing.rows import add_plan, add_tenant, ended_session
 
 pytestmark = pytest.mark.django_db
@@ -176,7 +176,40 @@ class TestReconciling:
         assert why in failing("reconcile_billing", *arguments)[1]
 
 
+@pytest.mark.parametrize("command", ["reconcile_billing", "close_period"])
+def test_a_month_without_anything_is_none_and_is_not_made(command):
+    add_tenant(created_at=timezone.now() - timedelta(days=100))
+    for month in ("2030-01", "2020-01", f"{timezone.now():%Y-%m}"):
+        for arguments, whom in (([], "any tenant"), (["--tenant", "acme"], "acme")):
+            said = failing(command, "--period", month, *arguments)
+            assert said == ("", f"Nothing was booked for {whom} in {month}.")
+    assert not BillingPeriod.objects.exists()
+
+
+def test_a_month_that_billing_has_not_heard_of_is_reconciled_unwritten_and_closed():
+    before = timezone.now() - timedelta(days=40)
+    ended_session(at=before)
+    OutboxMessage.objects.update(handled_at=before)
+    assert "1 unsettled" in failing("reconcile_billing", "--period", f"{before:%Y-%m}")[0]
+    assert not BillingPeriod.objects.exists()
+    run("close_period", "--period", f"{before:%Y-%m}", "--despite", "unsettled")
+    assert BillingPeriod.objects.get().closed_at is not None
+
+
 class TestClosing:
+    def test_of_a_month_that_was_reopened_goes_on_with_the_others(self, last_month):
+        name = last_month.name
+        run("close_period", "--period", name)
+        with guards_off("billing_billingperiod"):
+            BillingPeriod.objects.update(closed_at=None)
+        other = period_named(add_tenant("other").pk, name)
+        said, why = failing("close_period", "--period", name, "--despite", "differences")
+        assert "stays open: acme: " in said
+        assert "was closed before" in said
+        assert why == "1 of 2 periods stay open."
+        other.refresh_from_db()
+        assert other.closed_at is not None
+
     def test_shows_what_is_open_then_closes_despite_it(self, last_month):
         settle(ended_session(at=last_month.starts_at))
         said, why = failing("close_period", "--period", last_month.name)

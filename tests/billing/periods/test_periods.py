@@ -9,11 +9,14 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from billing.core.differences import Kind
 from billing.errors import BillingError
 from billing.models import AuditEntry, BillingAccount, BillingPeriod
 from billing.services import periods
 from billing.services.periods import change_time_zone, open_period, period_at, period_named
-from tests.billing.rows import add_tenant
+from billing.services.reconciliation import reconcile
+from streaming.models import OutboxMessage, StreamSession
+from tests.billing.rows import add_tenant, ended_session
 from tests.tasks.rows import run_together
 
 DAY = timedelta(days=1)
@@ -86,16 +89,26 @@ def test_a_zone_that_there_is_not():
 
 
 @pytest.mark.django_db
-def test_every_tenant_of_that_time_has_the_month():
-    old, new = add_tenant("old"), add_tenant("new")
-    later = add_tenant("later", created_at=at("2027-02-01T00:00"))
-    old.created_at = new.created_at = at("2026-11-30T12:00")
-    old.save()
-    new.save()
+def test_a_month_is_every_tenants_with_something_in_it_and_looking_writes_nothing():
+    booked, ended, suspended = add_tenant("booked"), add_tenant("ended"), add_tenant("suspended")
+    add_tenant("idle")
+    BillingAccount.objects.create(tenant=ended, time_zone="Pacific/Kiritimati")
+    stored = period_named(booked.pk, "2026-11")
+    ended_session(tenant=ended, at=at("2026-10-31T12:00"))  # November there
+    ended_session(tenant=booked, at=at("2026-10-31T12:00"))
+    session = ended_session(tenant=suspended, at=at("2026-11-20T00:00")).session
+    StreamSession.objects.filter(pk=session.pk).update(
+        state="suspended", ended_at=None, suspended_at=at("2026-11-20T00:00")
+    )
+    OutboxMessage.objects.update(handled_at=timezone.now())  # and it was not settled
     found = periods.periods_named("2026-11")
-    assert [period.tenant_id for period in found] == [old.pk, new.pk]
-    period_named(later.pk, "2026-11")  # something of it did happen then
-    assert len(periods.periods_named("2026-11")) == 3
+    assert [period.tenant for period in found] == [booked, ended, suspended]
+    assert [period.pk for period in found] == [stored.pk, None, None]
+    assert found[1].starts_at == at("2026-10-31T10:00")
+    assert reconcile(found[1]).found == {Kind.UNSETTLED: 1}
+    assert periods.periods_named("2026-11", ended.pk)[0].tenant == ended
+    assert periods.periods_named("2026-12") == []
+    assert (BillingPeriod.objects.count(), BillingAccount.objects.count()) == (1, 2)
     with pytest.raises(ValueError, match="no month"):
         periods.periods_named("November")
 

@@ -73,7 +73,8 @@ def test_a_new_price_ends_the_one_before_and_both_are_audited():
     assert PriceList.objects.count() == 1
     assert plan_for(tenant.pk, "m", at - HOUR / 2) == first
     assert plan_for(tenant.pk, "m", at) == second
-    one, two = AuditEntry.objects.order_by("seq")
+    one, ended, two = AuditEntry.objects.order_by("seq")
+    assert (ended.action, ended.subject) == ("price.ended", one.subject)
     assert (one.action, one.actor, one.subject) == ("price.set", "user:pat", f"price:{first.pk}")
     assert json.loads(one.data)["old"] is None
     data = json.loads(two.data)
@@ -194,6 +195,8 @@ class TestTakingBack:
         assert list(PricePlan.objects.all()) == [first]
         entry = AuditEntry.objects.latest("seq")
         assert (entry.action, entry.subject) == ("price.withdrawn", f"price:{number}")
+        entry = AuditEntry.objects.get(seq=entry.seq - 1)
+        assert (entry.action, entry.subject) == ("price.extended", f"price:{first.pk}")
 
     def test_not_one_that_has(self):
         plan = put()

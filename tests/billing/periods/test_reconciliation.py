@@ -13,6 +13,7 @@ from django.db import connection
 from django.utils import timezone
 
 from billing.core.differences import Kind
+from billing.errors import BillingError, PeriodNotReady
 from billing.models import BillingPeriod, LedgerEntry, PeriodTotal, Settlement, UsageRecord, Waste
 from billing.services import proofs, reconciliation
 from billing.services.closing import close_period
@@ -346,6 +347,26 @@ class TestADifference:
             PeriodTotal.objects.update(rounded=1)
         found = reconcile(period)
         assert kinds(found) == {Kind.TOTAL_DIFFERS}
+
+    @pytest.mark.parametrize("empty", [False, True])
+    def test_of_a_closed_period_that_was_reopened(self, empty):
+        add_plan()
+        tenant = add_tenant()
+        last_month = period_at(tenant.pk, timezone.now()).starts_at - timedelta(days=2)
+        period = period_at(tenant.pk, last_month)
+        if not empty:
+            settle(ended_session(at=last_month))
+        close_period(period.pk, actor="user:pat")
+        with guards_off("billing_billingperiod", "billing_periodtotal"):
+            BillingPeriod.objects.update(closed_at=None, closed_by="")
+            PeriodTotal.objects.update(rounded=1)
+        period.refresh_from_db()
+        wanted = {Kind.REOPENED} if empty else {Kind.REOPENED, Kind.TOTAL_DIFFERS}
+        assert kinds(reconcile(period)) == wanted
+        with pytest.raises(PeriodNotReady, match="differences"):
+            close_period(period.pk, actor="user:pat")
+        with pytest.raises(BillingError, match="was closed before"):
+            close_period(period.pk, actor="user:pat", despite=frozenset({"differences"}))
 
     def test_is_counted_but_not_kept_without_end(self, monkeypatch):
         monkeypatch.setattr(reconciliation, "KEPT", 2)
