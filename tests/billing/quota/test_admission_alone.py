@@ -16,6 +16,7 @@ from django.db import connection
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
+from billing.core.quota import prompt_estimate
 from billing.models import BillingAccount, BillingPeriod, QuotaReservation, QuotaUse
 from billing.services import admission as module
 from billing.services.admission import AT_ONCE, LONGEST_RETRY_AFTER, Admission, Limits, refusal
@@ -50,8 +51,13 @@ async def nowhere() -> AsyncIterator[AsyncConnectionPool]:
     await pool.close()
 
 
+PROMPT = prompt_estimate(["Hi"])
+SESSION = PROMPT + 10
+"""What ``start``'s session may come to."""
+
+
 def start(tenant_id: int, session_id: UUID | None = None) -> Start:
-    """A session that may come to 9 tokens of prompt and 10 of answer."""
+    """A session of a short prompt and 10 tokens of answer at most."""
     request = parse_chat_request(
         {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}
     )
@@ -92,19 +98,20 @@ async def test_a_session_reserves_once_however_often_it_is_asked(pool):
     await admission.admit(pool, asked)  # it has what it needs
     with pytest.raises(QuotaExceeded):
         await admission.admit(pool, start(tenant_id))
-    assert await reserved(tenant_id) == (19, 0, 1)
+    assert await reserved(tenant_id) == (SESSION, 0, 1)
 
 
 @on_database
 @pytest.mark.parametrize(
-    ("currency", "spend"), [("EUR", Decimal("0.000052000000000000")), ("USD", Decimal(0))]
+    ("currency", "spend"),
+    [("EUR", (PROMPT * 1 + 10 * Decimal("4.3")) / 1_000_000), ("USD", Decimal(0))],
 )
 async def test_spend_is_reserved_in_the_currency_of_the_limit(pool, currency, spend):
     tenant_id = await tenant("acme", spend_limit=Decimal("0.00005"), spend_currency="EUR")
     await database_sync_to_async(add_plan)(input="1", output="4.3", currency=currency)
     admission = Admission()
     await admission.admit(pool, start(tenant_id))
-    assert await reserved(tenant_id) == (19, spend, 1)
+    assert await reserved(tenant_id) == (SESSION, spend, 1)
     if currency == "EUR":
         with pytest.raises(QuotaExceeded, match=r"of 0\.00005 EUR"):
             await admission.admit(pool, start(tenant_id))
@@ -114,7 +121,7 @@ async def test_spend_is_reserved_in_the_currency_of_the_limit(pool, currency, sp
 async def test_what_nobody_has_priced_costs_nothing(pool):
     tenant_id = await tenant("acme", spend_limit=Decimal(1), spend_currency="EUR")
     await Admission().admit(pool, start(tenant_id))
-    assert await reserved(tenant_id) == (19, 0, 1)
+    assert await reserved(tenant_id) == (SESSION, 0, 1)
 
 
 @on_database
@@ -170,7 +177,7 @@ async def test_a_tenant_that_waits_keeps_no_other_waiting(pool):
         await admission.admit(pool, start(other))
         assert not any(task.done() for task in waiting)
     await asyncio.gather(*waiting)
-    assert await reserved(busy) == (190, 0, 10)
+    assert await reserved(busy) == (10 * SESSION, 0, 10)
 
 
 @on_database
@@ -187,7 +194,7 @@ async def test_a_new_month_is_noticed_at_once(pool):
     admission._limits[tenant_id] = replace(known, limits=over, until=known.until + 1000)
     await admission.admit(pool, start(tenant_id))
     assert admission._limits[tenant_id].limits == limits
-    assert await reserved(tenant_id) == (38, 0, 2)
+    assert await reserved(tenant_id) == (2 * SESSION, 0, 2)
 
 
 @pytest.mark.parametrize(
