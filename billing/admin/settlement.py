@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
@@ -23,11 +20,12 @@ from billing.admin.pages import Tool, WithPages
 from billing.core.money import plain
 from billing.models import Settlement
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.search import SearchBySession, id_range
+from streaming.admin.search import SearchBySession
 
 
 @admin.register(Settlement)
-class SettlementAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+class SettlementAdmin(WithRowFilters, WithPages, SearchBySession, ReadOnlyAdmin):
+    session_column = "usage_id"
     list_display = [
         "settled", "n", "kind", "tenant", "model", "short_session", "output", "prompt", "evidence", "exact",
     ]  # fmt: skip
@@ -35,7 +33,6 @@ class SettlementAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     list_select_related = ["tenant", "period"]
     list_filter = [BySettlementKind, ByTenant, ByPeriod]
     search_fields = ["usage_id"]
-    search_help_text = SearchBySession.search_help_text
     fieldsets = [
         (None, {"fields": ["session", "n", "kind", ("state", "cause"), "evidence"]}),
         ("Whose and when", {"fields": [
@@ -114,15 +111,3 @@ class SettlementAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
 
     def tools(self, request: HttpRequest, obj: Settlement) -> list[Tool]:
         return [Tool("Bill of the session", bill_page(obj.usage_id))]
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        between = id_range(term)
-        if between is None:
-            return queryset.none(), False
-        first, last = between
-        return queryset.filter(usage_id__gte=first, usage_id__lte=last), False

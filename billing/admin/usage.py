@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -18,7 +17,7 @@ from billing.core.money import plain
 from billing.models import AuditEntry, Settlement, UsageRecord
 from billing.services import bills
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.search import SearchBySession, id_range
+from streaming.admin.search import SearchBySession
 
 LATEST = 50
 
@@ -31,15 +30,13 @@ EVIDENCE = {
 
 
 @admin.register(UsageRecord)
-class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+class UsageRecordAdmin(WithRowFilters, WithPages, SearchBySession, ReadOnlyAdmin):
     change_form_template = "admin/billing/bill.html"
     list_display = [
         "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "exact",
     ]  # fmt: skip
     list_select_related = ["tenant"]
     list_filter = [ByTenant]
-    search_fields = ["session_id"]
-    search_help_text = SearchBySession.search_help_text
     fields = ()
 
     @admin.display(description="session", ordering="pk")
@@ -63,15 +60,6 @@ class UsageRecordAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
     @admin.display(description="amount")
     def exact(self, row: UsageRecord) -> SafeString:
         return amount_cell(row.amount, row.currency)
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        between = id_range(term)
-        return (queryset.filter(pk__range=between) if between else queryset.none()), False
 
     def tools(self, request: HttpRequest, obj: UsageRecord) -> list[Tool]:
         return [Tool("The session", session_page(obj.pk))]

@@ -34,8 +34,9 @@ def reference_prefix(term: str) -> str:
 
 
 class SearchBySession(admin.ModelAdmin):
-    """For tables with a ``session_id``: search by it, and link to the session's page."""
+    """For tables of sessions' rows: search by the session's id, and link to its page."""
 
+    session_column = "session_id"
     search_fields = ["session_id"]
     search_help_text = "The session’s id, or how it begins (8 characters or more)."
 
@@ -48,11 +49,10 @@ class SearchBySession(admin.ModelAdmin):
         between = id_range(term)
         if between is None:
             return queryset.none(), False
-        first, last = between
-        return queryset.filter(session_id__gte=first, session_id__lte=last), False
+        return queryset.filter(**{f"{self.session_column}__range": between}), False
 
     @admin.display(description="session")
     def session_link(self, row: Model) -> SafeString:
-        session_id = row.session_id  # type: ignore[attr-defined]
+        session_id = getattr(row, self.session_column)
         url = reverse("admin:streaming_streamsession_change", args=[session_id])
         return format_html('<a href="{}">{}</a>', url, session_id)
