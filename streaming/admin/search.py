@@ -49,7 +49,9 @@ class SearchBySession(admin.ModelAdmin):
         between = id_range(term)
         if between is None:
             return queryset.none(), False
-        return queryset.filter(**{f"{self.session_column}__range": between}), False
+        first, last = between
+        column = self.session_column  # maybe a foreign key, which has no range
+        return queryset.filter(**{f"{column}__gte": first, f"{column}__lte": last}), False
 
     @admin.display(description="session")
     def session_link(self, row: Model) -> SafeString:
