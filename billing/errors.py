@@ -11,10 +11,6 @@ class NotAllowed(BillingError):
     """Not by this person."""
 
 
-class PeriodClosed(BillingError):
-    """The period takes nothing more."""
-
-
 class PeriodNotReady(BillingError):
     """The period can't be closed yet; ``checklist`` says why."""
 

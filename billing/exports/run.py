@@ -160,7 +160,7 @@ def _finish(
             )
             store.publish(directory, export.pk)
             published = True
-    except BaseException:
+    except BaseException:  # whatever stopped it: what is not committed must not lie there as finished
         export.finished_at = None
         if published:
             store.withdraw(export.pk)
