@@ -160,7 +160,9 @@ def _finish(
             )
             store.publish(directory, export.pk)
             published = True
-    except BaseException:  # whatever stopped it: what is not committed must not lie there as finished
+    except (
+        BaseException
+    ):  # whatever stopped it: what is not committed must not lie there as finished
         export.finished_at = None
         if published:
             store.withdraw(export.pk)
