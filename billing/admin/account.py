@@ -13,10 +13,11 @@ from django.utils.safestring import SafeString
 
 from billing.admin.amounts import AmountField
 from billing.admin.figures import amount_cell, count
-from billing.admin.pages import SavedByService, Tool
+from billing.admin.pages import SavedByService
 from billing.models import BillingAccount
 from billing.services import accounts, periods
 from streaming.admin.audited import actor_of
+from streaming.admin.pages import Tool
 from streaming.admin.read_only import EstimatingPaginator
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from billing.admin.pages import WithPages
+from billing.admin.pages import BillingPages
 from billing.models import BudgetAlert
 from streaming.admin.read_only import ReadOnlyAdmin
 
 
 @admin.register(BudgetAlert)
-class BudgetAlertAdmin(WithPages, ReadOnlyAdmin):
+class BudgetAlertAdmin(BillingPages, ReadOnlyAdmin):
     list_display = ["at", "account", "period_name", "percent", "measure"]
     list_select_related = ["account__tenant"]
     search_fields = ["^account__tenant__name", "=period_name"]

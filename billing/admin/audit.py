@@ -14,9 +14,10 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from billing.admin.figures import bill_link, short_bill_link
-from billing.admin.pages import Tool, WithPages
+from billing.admin.pages import BillingPages
 from billing.models import AuditEntry
 from billing.services import verification
+from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
 
@@ -25,7 +26,7 @@ FACTS = 160
 
 
 @admin.register(AuditEntry)
-class AuditEntryAdmin(WithPages, ReadOnlyAdmin):
+class AuditEntryAdmin(BillingPages, ReadOnlyAdmin):
     list_display = ["seq", "when", "action", "actor", "subject", "short_session", "facts"]
     search_fields = ["subject"]
     search_help_text = (

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 
 from billing.admin.figures import amount_cell, link_to
 from billing.admin.filters import ByTenant, OneOf, WithRowFilters
-from billing.admin.pages import REFUSALS, WithPages
+from billing.admin.pages import REFUSALS, BillingPages
 from billing.models import CreditRequest
 from billing.services import credits
 from streaming.admin.confirmation import confirmed_action
@@ -26,7 +26,7 @@ class ByDecision(OneOf):
 
 
 @admin.register(CreditRequest)
-class CreditRequestAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+class CreditRequestAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = [
         "asked", "tenant", "exact", "reason", "requested_by", "decision", "decided_by",
     ]  # fmt: skip

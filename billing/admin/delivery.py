@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from billing.admin.filters import BySink, OneOf, WithRowFilters
-from billing.admin.pages import WithPages
+from billing.admin.pages import BillingPages
 from billing.models import EventDelivery
 from streaming.admin.read_only import ReadOnlyAdmin
 
@@ -17,7 +17,7 @@ class ByState(OneOf):
 
 
 @admin.register(EventDelivery)
-class EventDeliveryAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+class EventDeliveryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = [
         "event_id",
         "sink",

@@ -15,13 +15,14 @@ from django.utils.safestring import SafeString, mark_safe
 
 from billing.admin.figures import count, page_of
 from billing.admin.filters import ByTenant, OneOf, WithRowFilters
-from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
+from billing.admin.pages import REFUSALS, BillingPages, tell_refusal
 from billing.conf import conf
 from billing.core.months import NAME
 from billing.exports import elsewhere, run
 from billing.exports.formats import FORMATS
 from billing.models import Export, LedgerEntry
 from streaming.admin.audited import actor_of
+from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.models import Tenant
 
@@ -59,7 +60,7 @@ class ExportForm(forms.Form):
 
 
 @admin.register(Export)
-class ExportAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+class ExportAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     change_form_template = "admin/billing/export.html"
     list_display = [
         "made", "period_name", "whose", "format", "lines", "came_to", "checksums", "requested_by",

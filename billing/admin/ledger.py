@@ -21,12 +21,13 @@ from django.utils.safestring import SafeString, mark_safe
 from billing.admin.amounts import AmountField
 from billing.admin.figures import amount_cell, bill_link, bill_page, link_to, money, short_bill_link
 from billing.admin.filters import ByCurrency, ByKind, ByPeriod, ByTenant, WithRowFilters
-from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
+from billing.admin.pages import REFUSALS, BillingPages, tell_refusal
 from billing.core.money import AMOUNT_DIGITS, AMOUNT_PLACES
 from billing.models import CreditRequest, LedgerEntry
 from billing.models.money import CurrencyField
 from billing.services import bills, credits
 from streaming.admin.audited import actor_of
+from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
 from streaming.models import Tenant
@@ -88,7 +89,7 @@ class AdjustmentForm(forms.Form):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+class LedgerEntryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = [
         "booked", "kind", "tenant", "month", "model", "exact", "short_session", "reason",
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from django.utils.http import urlencode
 from billing.admin.export import EXPORT
 from billing.admin.figures import count, money, page_of, session_page
 from billing.admin.filters import ByTenant, WithRowFilters, whether
-from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
+from billing.admin.pages import REFUSALS, BillingPages, tell_refusal
 from billing.errors import PeriodNotReady
 from billing.models import BillingPeriod, LedgerEntry, PeriodTotal
 from billing.services import closing, reconciliation
@@ -24,6 +24,7 @@ from billing.services.reconciliation import Report
 from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
 from streaming.admin.inlines import ReadOnlyInline
+from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
 
 CLOSE = "billing.change_billingperiod"
@@ -55,7 +56,7 @@ class TotalInline(ReadOnlyInline):
 
 
 @admin.register(BillingPeriod)
-class BillingPeriodAdmin(WithRowFilters, WithPages, ReadOnlyAdmin):
+class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = ["name", "tenant", "state", "starts_at", "ends_at", "time_zone", "closed_by"]
     list_select_related = ["tenant"]
     list_filter = [

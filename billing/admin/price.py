@@ -18,13 +18,14 @@ from django.utils.safestring import SafeString
 
 from billing.admin.amounts import AmountField
 from billing.admin.figures import money, page_of
-from billing.admin.pages import REFUSALS, Tool, WithPages, require, tell_refusal
+from billing.admin.pages import REFUSALS, BillingPages, tell_refusal
 from billing.core.money import plain
 from billing.core.policy import Policy
 from billing.models import PriceList, PricePlan
 from billing.services import prices
 from streaming.admin.audited import actor_of
 from streaming.admin.inlines import ReadOnlyInline
+from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnly
 from streaming.models import Tenant
 
@@ -110,7 +111,7 @@ class PlanInline(ReadOnlyInline):
 
 
 @admin.register(PriceList)
-class PriceListAdmin(ReadOnly, WithPages):
+class PriceListAdmin(ReadOnly, BillingPages):
     list_display = ["whose", "what", "now", "policy_now"]
     list_display_links = ["whose", "what"]
     list_select_related = ["tenant"]

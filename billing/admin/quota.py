@@ -6,13 +6,13 @@ from django.contrib import admin
 from django.utils.safestring import SafeString
 
 from billing.admin.figures import amount_cell, count
-from billing.admin.pages import WithPages
+from billing.admin.pages import BillingPages
 from billing.models import QuotaUse
 from streaming.admin.read_only import ReadOnlyAdmin
 
 
 @admin.register(QuotaUse)
-class QuotaUseAdmin(WithPages, ReadOnlyAdmin):
+class QuotaUseAdmin(BillingPages, ReadOnlyAdmin):
     list_display = [
         "account", "period_name", "used", "token_limit", "reserved", "spent_shown", "spend_limit",
         "reserved_spend_shown",

@@ -16,15 +16,16 @@ from billing.admin.figures import (
     short_bill_link,
 )
 from billing.admin.filters import ByPeriod, BySettlementKind, ByTenant, WithRowFilters
-from billing.admin.pages import Tool, WithPages
+from billing.admin.pages import BillingPages
 from billing.core.money import plain
 from billing.models import Settlement
+from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession
 
 
 @admin.register(Settlement)
-class SettlementAdmin(WithRowFilters, WithPages, SearchBySession, ReadOnlyAdmin):
+class SettlementAdmin(WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
     session_column = "usage_id"
     list_display = [
         "settled", "n", "kind", "tenant", "model", "short_session", "output", "prompt", "evidence", "exact",

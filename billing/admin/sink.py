@@ -10,11 +10,12 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from billing.admin.pages import REFUSALS, SavedByService, Tool
+from billing.admin.pages import REFUSALS, SavedByService
 from billing.models import UsageSink
 from billing.services import sinks, usage_events
 from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
+from streaming.admin.pages import Tool
 
 
 class SinkForm(forms.ModelForm):

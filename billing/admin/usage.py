@@ -12,10 +12,11 @@ from django.utils.safestring import SafeString
 from billing.admin.audit import facts_of
 from billing.admin.figures import SHORT_ID, amount_cell, count, link_to, money, session_page
 from billing.admin.filters import ByTenant, WithRowFilters
-from billing.admin.pages import Tool, WithPages
+from billing.admin.pages import BillingPages
 from billing.core.money import plain
 from billing.models import AuditEntry, Settlement, UsageRecord
 from billing.services import bills
+from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession
 
@@ -30,7 +31,7 @@ EVIDENCE = {
 
 
 @admin.register(UsageRecord)
-class UsageRecordAdmin(WithRowFilters, WithPages, SearchBySession, ReadOnlyAdmin):
+class UsageRecordAdmin(WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
     change_form_template = "admin/billing/bill.html"
     list_display = [
         "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "exact",

@@ -2,6 +2,7 @@
 
 from streaming.models.attempt import Attempt
 from streaming.models.checkpoint import TokenCheckpoint
+from streaming.models.desk import ChangedSession, SessionReview, TenantMember
 from streaming.models.event import OutboxMessage, SessionEvent
 from streaming.models.instance import GatewayInstance
 from streaming.models.node import InferenceNode, ModelPolicy, NodeEvent
@@ -12,6 +13,7 @@ from streaming.models.tenant import ApiKey, ModelAlias, Tenant
 __all__ = [
     "ApiKey",
     "Attempt",
+    "ChangedSession",
     "GatewayInstance",
     "IdempotencyKey",
     "Incident",
@@ -23,8 +25,10 @@ __all__ = [
     "OutboxMessage",
     "SessionEvent",
     "SessionFence",
+    "SessionReview",
     "StreamSession",
     "TaskRun",
     "Tenant",
+    "TenantMember",
     "TokenCheckpoint",
 ]

@@ -18,6 +18,11 @@ class GatewayInstance(models.Model):
         db_default=models.Value({}, models.JSONField()),
         help_text="Its attempts that run now, by node id; written with each heartbeat.",
     )
+    figures = models.JSONField(
+        default=dict,
+        db_default=models.Value({}, models.JSONField()),
+        help_text="streams, readers, and tokens and failovers since its start; as of its heartbeat.",
+    )
     nodes_read_at = models.DateTimeField(
         null=True, help_text="When it last read the node table: what it knows of drains."
     )

@@ -83,8 +83,13 @@ class InferenceNode(models.Model):
         help_text="What the engine last said of its load.",
     )  # fmt: skip
     circuit = models.CharField(max_length=9, db_default="closed", editable=False)
+    probe_asked_at = models.DateTimeField(null=True, blank=True, editable=False)
+    circuit_reset_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
+        permissions = [
+            ("operate_node", "Can drain, resume, probe and reclaim nodes"),
+        ]
         verbose_name = "engine node"
 
     def __str__(self) -> str:

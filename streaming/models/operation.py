@@ -50,8 +50,15 @@ class Incident(models.Model):
     opened_at = models.DateTimeField(default=timezone.now)
     closed_at = models.DateTimeField(null=True, blank=True)
     data = models.JSONField(default=dict, blank=True)
+    cause = models.CharField(
+        max_length=24, blank=True, db_default="", help_text="Of the interruptions it stands for."
+    )
+    last_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the last of its sessions was hit."
+    )
 
     class Meta:
+        permissions = [("credit_incident", "Can credit all sessions of an incident")]
         constraints = [
             models.UniqueConstraint(
                 fields=["kind", "subject"],

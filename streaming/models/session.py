@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from streaming.core.delivery import Marks
 from streaming.core.ids import uuid7
+from streaming.core.outcome import Outcome, Review
 from streaming.core.state import SessionState
 
 
@@ -60,8 +61,51 @@ class StreamSession(models.Model):
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
 
+    # What ``services.explaining`` has found in its course; the lists of the support desk read these.
+    outcome = models.CharField(
+        max_length=10, blank=True, db_default="", choices=[(o.value, o.value) for o in Outcome],
+        help_text="Empty: nothing interrupted it.",
+    )  # fmt: skip
+    interrupted_at = models.DateTimeField(
+        null=True, help_text="Of its main interruption, as all these."
+    )
+    interrupted_seq = models.BigIntegerField(null=True, help_text="The last token before it.")
+    interrupted_node = models.CharField(max_length=100, blank=True, db_default="")
+    interrupted_cause = models.CharField(max_length=24, blank=True, db_default="")
+    seam_grade = models.CharField(max_length=12, blank=True, db_default="", help_text="The worst.")
+    gap_ms = models.FloatField(null=True, help_text="Without a token, beyond its usual pace.")
+    noticed = models.BooleanField(db_default=False, help_text="The reader must have seen it.")
+    incident = models.ForeignKey(
+        "streaming.Incident", on_delete=models.SET_NULL, null=True, blank=True,
+        related_name="sessions", db_constraint=False, db_index=False,
+    )  # fmt: skip
+    review = models.CharField(
+        max_length=8, blank=True, db_default="", choices=[(r.value, r.value) for r in Review]
+    )
+    reduced_at = models.DateTimeField(null=True, help_text="When its metadata was forgotten.")
+
     class Meta:
+        permissions = [
+            ("view_content", "Can see what was asked and answered"),
+            ("all_tenants", "Sees all tenants, not only their own"),
+            ("stop_session", "Can stop sessions"),
+            ("continue_session", "Can have sessions continued"),
+            ("review_session", "Can assign and review sessions"),
+            ("export_sessions", "Can export sessions"),
+            ("purge_content", "Can purge content, and erase end users"),
+            ("view_live_board", "Can watch the live board"),
+        ]
         indexes = [
+            models.Index(
+                fields=["-interrupted_at"],
+                name="session_interrupted",
+                condition=models.Q(outcome__in=["recovered", "suspended", "lost"]),
+            ),
+            models.Index(
+                fields=["incident"],
+                name="session_by_incident",
+                condition=models.Q(incident__isnull=False),
+            ),
             models.Index(fields=["-created_at"], name="session_newest"),
             models.Index(
                 fields=["owner"],
@@ -119,6 +163,9 @@ class SessionFence(models.Model):
         default=0, db_default=0, help_text="What a reader has said that it has."
     )
     stop_requested = models.BooleanField(default=False)
+    continue_requested = models.BooleanField(
+        default=False, db_default=False, help_text="Somebody wants it continued without a reader."
+    )
     readers_until = models.DateTimeField(
         null=True, help_text="Another process has readers of the session until then, at least."
     )

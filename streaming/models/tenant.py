@@ -22,6 +22,16 @@ class Tenant(models.Model):
     content_days = models.PositiveIntegerField(
         null=True, blank=True, help_text="Days that content is kept; empty: CONTENT_DAYS."
     )
+    metadata_days = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Days that end users, requests and events are known; empty: METADATA_DAYS.",
+    )
+    support_sees_content = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether support staff may reveal what this tenant's users ask and are told.",
+    )
 
     def __str__(self) -> str:
         return self.display_name or self.name
