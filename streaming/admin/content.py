@@ -11,7 +11,7 @@ from streaming.models import StreamSession, TokenCheckpoint
 from streaming.services import audit
 
 # Nobody is given this permission yet, so it is the superusers'; Django grants them everything.
-PERMISSION = "streaming.view_content"
+PERMISSION = "streaming.reveal_content"
 MASKED = "Hidden: seeing content takes the permission to view it."
 SHOWN_CHARACTERS = 100_000
 

@@ -105,7 +105,7 @@ class Migration(migrations.Migration):
                 ('reduced_at', models.DateTimeField(help_text='When its metadata was forgotten.', null=True)),
             ],
             options={
-                'permissions': [('view_content', 'Can see what was asked and answered'), ('all_tenants', 'Sees all tenants, not only their own'), ('stop_session', 'Can stop sessions'), ('continue_session', 'Can have sessions continued'), ('review_session', 'Can assign and review sessions'), ('export_sessions', 'Can export sessions'), ('purge_content', 'Can purge content, and erase end users'), ('view_live_board', 'Can watch the live board')],
+                'permissions': [('reveal_content', 'Can see what was asked and answered'), ('all_tenants', 'Sees all tenants, not only their own'), ('stop_session', 'Can stop sessions'), ('continue_session', 'Can have sessions continued'), ('review_session', 'Can assign and review sessions'), ('export_sessions', 'Can export sessions'), ('purge_content', 'Can purge content, and erase end users'), ('watch_live_board', 'Can watch the live board')],
             },
         ),
         migrations.CreateModel(

@@ -86,14 +86,14 @@ class StreamSession(models.Model):
 
     class Meta:
         permissions = [
-            ("view_content", "Can see what was asked and answered"),
+            ("reveal_content", "Can see what was asked and answered"),
             ("all_tenants", "Sees all tenants, not only their own"),
             ("stop_session", "Can stop sessions"),
             ("continue_session", "Can have sessions continued"),
             ("review_session", "Can assign and review sessions"),
             ("export_sessions", "Can export sessions"),
             ("purge_content", "Can purge content, and erase end users"),
-            ("view_live_board", "Can watch the live board"),
+            ("watch_live_board", "Can watch the live board"),
         ]
         indexes = [
             models.Index(
