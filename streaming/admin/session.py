@@ -68,9 +68,6 @@ class StreamSessionAdmin(ReadOnlyAdmin):
         "id", "because", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
     ]  # fmt: skip
 
-    class Media:
-        css = {"all": ["streaming/admin.css"]}
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # The bodies are large; only the page of one session needs its own.
         return super().get_queryset(request).defer("request", "prompt_token_ids")
