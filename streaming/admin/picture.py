@@ -20,7 +20,7 @@ from streaming.admin.words import (
     sentence,
     word,
 )
-from streaming.core.story import Facts, Happening, Interruption, Story, Try
+from streaming.core.course import Facts, Happening, Interruption, Story, Try
 
 MOST_TRIES = 40
 MOST_VISITS = 60
@@ -256,9 +256,7 @@ def _visits(
     for came, left, stays in sorted(visits):
         if merged and came <= merged[-1].end:
             former = merged.pop()
-            merged.append(
-                Presence(former.start, max(former.end, left), former.open or stays)
-            )
+            merged.append(Presence(former.start, max(former.end, left), former.open or stays))
         else:
             merged.append(Presence(came, left, stays))
     for away in absences:

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
+from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.urls import URLPattern, reverse
+from django.urls import path as path_of
 
-from streaming.admin.content import (
-    MASKED,
-    answer_text,
-    may_view_content,
-    note_view,
-    request_text,
-)
-from streaming.admin.evidence import ByCause, in_words
-from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
+from streaming.admin.audited import actor_of
+from streaming.admin.bundle import bundle_of
+from streaming.admin.case import Case, case_of
+from streaming.admin.content import may_view_content, note_view
+from streaming.admin.evidence import ByCause
+from streaming.admin.finance import finance
+from streaming.admin.pages import Tool, WithPages, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
+from streaming.admin.session_page import context_of
 from streaming.models import StreamSession
+from streaming.services import audit
+
+EXPORT = "streaming.export_sessions"
+
+
+class RevealForm(forms.Form):
+    """Why somebody has to see the content of a session."""
+
+    reason = forms.CharField(label="Why do you have to see it?", min_length=10, max_length=300)
 
 
 class Interrupted(admin.SimpleListFilter):
@@ -40,7 +53,7 @@ class Interrupted(admin.SimpleListFilter):
 
 
 @admin.register(StreamSession)
-class StreamSessionAdmin(ReadOnlyAdmin):
+class StreamSessionAdmin(WithPages, ReadOnlyAdmin):
     list_display = [
         "reference", "tenant", "end_user", "model", "state", "tokens", "failovers", "cause",
         "created",
@@ -51,26 +64,21 @@ class StreamSessionAdmin(ReadOnlyAdmin):
     ordering = ["-created_at"]
     search_fields = ["reference", "id", "request_id", "end_user"]
     search_help_text = "Reference, session id, request id or end user; the beginning is enough."
-    inlines = [AttemptInline, EventInline, CheckpointInline]
-    fieldsets = [
-        (None, {"fields": [("reference", "id"), ("state", "finish_reason"), ("cause", "error_code"), "because"]}),
-        ("Who asked", {"fields": ["tenant", "api_key", "end_user", "request_id", "protocol"]}),
-        ("What was asked", {"fields": [("model", "model_requested"), "seed"]}),
-        ("Course", {
-            "fields": [
-                ("created_at", "first_token_at", "ended_at"), ("prompt_tokens", "completion_tokens"),
-                ("failovers", "discarded_tokens"), ("durable_seq", "delivered_seq"), ("owner", "epoch"),
-            ],
-        }),
-        ("Content", {"fields": ["request_shown", "answer_shown"], "classes": ["collapse"]}),
-    ]  # fmt: skip
-    readonly_fields = [
-        "id", "because", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
-    ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # The bodies are large; only the page of one session needs its own.
+        # The bodies are large; only who reveals the content of one session needs its own.
         return super().get_queryset(request).defer("request", "prompt_token_ids")
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        rows = self.get_queryset(request).select_related(
+            "tenant", "api_key__tenant", "owner", "fence", "incident", "looked_into__assignee"
+        )
+        try:
+            return rows.filter(pk=UUID(object_id)).first()
+        except ValueError:
+            return None
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -87,14 +95,25 @@ class StreamSessionAdmin(ReadOnlyAdmin):
             found |= Q(id__range=between)
         return queryset.filter(found), False
 
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Any:
-        session = super().get_object(request, object_id, from_field)
-        if session is not None:
-            # The methods below have no request; whether they may show content, only it can tell.
-            session.content_visible = may_view_content(request)
-        return session
+    def get_urls(self) -> list[Any]:
+        def page(path: str, view: Any, name: str) -> URLPattern:
+            return path_of(path, self.admin_site.admin_view(view), name=f"streaming_session_{name}")
+
+        return [
+            page("<uuid:session_id>/evidence/", self.evidence_view, "evidence"),
+            page("<uuid:session_id>/evidence.json", self.evidence_json_view, "evidence_json"),
+            *super().get_urls(),
+        ]
+
+    def tools(self, request: HttpRequest, obj: StreamSession) -> Sequence[Tool]:
+        """Above the page of a session."""
+        tools = [*finance().session_tools(request, obj)]
+        if request.user.has_perm(EXPORT):
+            for words, name in (("Evidence to print", ""), ("Evidence as JSON", "_json")):
+                url = reverse(f"admin:streaming_session_evidence{name}", args=[obj.pk])
+                tools.append(Tool(words, url))
+        history = reverse("admin:streaming_streamsession_history", args=[obj.pk])
+        return [*tools, Tool("History", history)]
 
     def change_view(
         self,
@@ -103,12 +122,96 @@ class StreamSessionAdmin(ReadOnlyAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        page = super().change_view(request, object_id, form_url, extra_context)
-        # It is rendered after this: nobody sees what was not audited.
-        session = (getattr(page, "context_data", None) or {}).get("original")
-        if session is not None and session.content_visible:
-            note_view(request, session)
+        """The page of one session. Sent a reason, and only then, it shows the content too."""
+        session = self._session(request, object_id)
+        if session is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        reveal, revealed = self._reveal(request, session)
+        page = self.page(
+            request,
+            "admin/streaming/session.html",
+            f"Session {session.reference}",
+            session,
+            tools=self.tools(request, session),
+            reveal=reveal,
+            may_export=request.user.has_perm(EXPORT),
+            **context_of(request, case_of(session), revealed=revealed),
+            **(extra_context or {}),
+        )
+        if revealed:
+            page["Cache-Control"] = "private, no-store"
         return page
+
+    def evidence_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
+        """The evidence as a page to print; masked."""
+        case = self._exported(request, session_id, "page", with_content=False)
+        return self.page(
+            request,
+            "admin/streaming/session_evidence.html",
+            f"Evidence of session {case.session.reference}",
+            case.session,
+            bundle=bundle_of(case, with_content=False),
+            **context_of(request, case, revealed=False),
+        )
+
+    def evidence_json_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
+        """The evidence as a download; masked, unless it was sent a reason by who may see content."""
+        with_content = False
+        if request.method == "POST":
+            session = self._session(request, str(session_id))
+            with_content = session is not None and self._reveal(request, session)[1]
+            if not with_content:
+                raise PermissionDenied
+        case = self._exported(request, session_id, "json", with_content=with_content)
+        told = bundle_of(case, with_content=with_content)
+        response = JsonResponse(told, json_dumps_params={"indent": 2})
+        name = f"session-{case.session.reference}-{case.session.pk}.json"
+        response["Content-Disposition"] = f'attachment; filename="{name}"'
+        response["Cache-Control"] = "private, no-store"
+        return response
+
+    def _session(self, request: HttpRequest, object_id: str) -> StreamSession | None:
+        """With everything that its page names; None: there is none that the viewer may see."""
+        session = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, session):
+            raise PermissionDenied
+        return session
+
+    def _exported(
+        self, request: HttpRequest, session_id: UUID, form: str, *, with_content: bool
+    ) -> Case:
+        """What the evidence is made from; that it is exported is audited before."""
+        require(request, EXPORT)
+        session = self._session(request, str(session_id))
+        if session is None:
+            raise Http404
+        audit.announce(
+            "evidence.export",
+            actor=actor_of(request),
+            subject=f"session:{session.pk}",
+            tenant_id=session.tenant_id,
+            session_id=session.pk,
+            reference=session.reference,
+            form=form,
+            content=with_content,
+        )
+        return case_of(session)
+
+    def _reveal(
+        self, request: HttpRequest, session: StreamSession
+    ) -> tuple[RevealForm | None, bool]:
+        """The form that asks for a reason, None for who may not see content; and whether a good one
+        was sent, which is audited by then. Raises ``PermissionDenied`` for what is sent besides."""
+        may = may_view_content(request)
+        if request.method != "POST":
+            return (RevealForm() if may else None), False
+        if not may or "reason" not in request.POST:
+            raise PermissionDenied
+        form = RevealForm(request.POST)
+        if not form.is_valid():
+            return form, False
+        note_view(request, session)
+        return form, True
 
     @admin.display(ordering="completion_tokens")
     def tokens(self, session: StreamSession) -> int:
@@ -117,32 +220,3 @@ class StreamSessionAdmin(ReadOnlyAdmin):
     @admin.display(ordering="created_at", description="created (UTC)")
     def created(self, session: StreamSession) -> str:
         return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
-
-    @admin.display(description="evidence")
-    def because(self, session: StreamSession) -> str:
-        return in_words(session.evidence)
-
-    @admin.display(description="request")
-    def request_shown(self, session: StreamSession) -> SafeString | str:
-        return self._content(session, request_text)
-
-    @admin.display(description="answer")
-    def answer_shown(self, session: StreamSession) -> SafeString | str:
-        return self._content(session, answer_text)
-
-    @admin.display(description="durable up to")
-    def durable_seq(self, session: StreamSession) -> int:
-        return session.fence.durable_seq
-
-    @admin.display(description="delivered up to")
-    def delivered_seq(self, session: StreamSession) -> int:
-        return session.fence.delivered_seq
-
-    @admin.display(description="epoch")
-    def epoch(self, session: StreamSession) -> int:
-        return session.fence.epoch
-
-    def _content(self, session: Any, read: Any) -> SafeString | str:
-        if not getattr(session, "content_visible", False):
-            return MASKED
-        return format_html('<div class="unbroken-content">{}</div>', read(session))

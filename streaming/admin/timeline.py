@@ -66,9 +66,7 @@ class _Drawing:
             moments += [at for at in (bar.start, bar.first, bar.end) if at is not None]
         for one in (*picture.gaps, *picture.visits, *picture.absences):
             moments += [one.start, one.end]
-        moments += [
-            e.at for e in picture.moments if e.kind in ("suspended", "taken_over")
-        ]
+        moments += [e.at for e in picture.moments if e.kind in ("suspended", "taken_over")]
         self.scale = Scale(moments, picture.quiet, LEFT, RIGHT)
         self.parts: list[str] = []
         self.y = 0.0
@@ -141,7 +139,13 @@ class _Drawing:
         one, y = bar.attempt, middle - BAR / 2
         x1, x2 = self.scale.x(bar.start), self.scale.x(bar.end)
         grade = f", {word(GRADES, one.grade)}" if one.grade else ""
-        tokens = f"tokens {bar.tokens}" if bar.tokens else "no tokens of its own yet" if bar.runs else "no tokens"
+        tokens = (
+            f"tokens {bar.tokens}"
+            if bar.tokens
+            else "no tokens of its own yet"
+            if bar.runs
+            else "no tokens"
+        )
         about = (
             f"Attempt {one.number} on {one.node} ({word(KINDS, one.kind)}{grade}): {tokens};"
             f" {word(ENDS, one.end_reason)}"
@@ -229,11 +233,17 @@ class _Drawing:
         self._word(4, top + CHART / 2 + 4, "Tokens", "lane")
         self.parts.append(_line("ground", LEFT, bottom, RIGHT, bottom))
         # Neither time nor tokens ever go back, whatever the clocks said.
-        points, x = [(LEFT, bottom)] if not picture.marks else [], LEFT
-        for mark in picture.marks:
-            x = max(x, self.scale.x(mark.at))
-            points.append((x, height(mark.seq)))
-        if picture.marks:
+        known = [(mark.seq, self.scale.x(mark.at)) for mark in picture.marks]
+        known += [
+            (bar.attempt.first_seq - 1, self.scale.x(bar.first))
+            for bar in picture.bars
+            if bar.first is not None and bar.attempt.first_seq is not None
+        ]
+        points, x = [], LEFT
+        for seq, at in sorted(known):
+            x = max(x, at)
+            points.append((x, height(seq)))
+        if points:
             line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
             first, last = points[0][0], points[-1][0]
             self.parts.append(

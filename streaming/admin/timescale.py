@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 Stretch = tuple[datetime, datetime]
 
@@ -60,7 +61,7 @@ class Scale:
         self._left, self._right = left, right
         self._start = edges[0]
         self.pieces: list[Piece] = []
-        spans = list(zip(edges, edges[1:], strict=False))
+        spans = list(pairwise(edges))
         if spans:
             lengths = [(end - start).total_seconds() for start, end in spans]
             silent = [any(a <= start and end <= b for a, b in quiet) for start, end in spans]

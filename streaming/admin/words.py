@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from streaming.core.story import Happening
+from streaming.core.course import Happening
+from streaming.core.wording import cause_in_words, lasting
 
 GRADES = {
     "exact": "continued from the very tokens the reader has: nothing lost, doubled or changed",
@@ -30,7 +31,7 @@ ENDS = {
     "": "runs still",
     "finished": "finished the answer",
     "cancelled": "ended with the session",
-    "overtaken": "silent for too long: another one went on",
+    "overtaken": "another attempt was faster",
     "rejected": "the engine refused the request itself",
     "refused": "the engine took no connection",
     "connection_reset": "the connection to the engine broke off",
@@ -48,24 +49,6 @@ ENDS = {
     "gateway_crash": "the gateway process died",
     "runner_lost": "the gateway process had stopped working on it",
     "gateway_shutdown": "the gateway process was shut down",
-}
-
-CAUSES = {
-    "engine_oom": "the engine ran out of memory",
-    "engine_ecc": "the engine’s GPU has memory errors",
-    "engine_crash": "the engine crashed",
-    "engine_frozen": "the engine froze",
-    "engine_overload": "the engine had too much to do",
-    "network_reset": "the connection to the engine was cut",
-    "network_partition": "the engine could not be reached",
-    "gateway_crash": "a gateway process died",
-    "gateway_shutdown": "a gateway process was shut down",
-    "client_gone": "the reader left",
-    "client_stop": "it was stopped by somebody entitled to",
-    "timeout": "it took too long",
-    "content_violation": "a content rule",
-    "rate_limit": "a rate limit",
-    "unknown": "unknown",
 }
 
 RECLAIMS = {
@@ -118,6 +101,7 @@ LEAVINGS = {
     "sent_away": "was asked to come back on another connection",
     "ours": "was cut off by the gateway",
     "ended": "stopped reading",
+    "gateway_gone": "lost its connection, as the gateway process died",
 }
 
 _TAKEN_OVER = {
@@ -134,27 +118,21 @@ def word(words: Mapping[str, str], stored: Any) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """``38 ms``, ``1.2 s``, ``3 min 05 s``, ``2 h 10 min``, ``4 days 3 h``; ``-`` for None."""
-    return "-" if value is None else _duration(value / 1000)
+    """``38 ms``; a dash for None."""
+    return "-" if value is None else lasting(value)
 
 
 def duration(value: timedelta) -> str:
-    """As ``milliseconds``."""
-    return _duration(value.total_seconds())
+    """``3 min 5 s``"""
+    return lasting(value / timedelta(milliseconds=1))
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 0.9995:
-        return f"{max(seconds, 0) * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes < 60:
-        return f"{minutes} min {whole % 60:02} s"
-    if hours < 24:
-        return f"{hours} h {minutes % 60:02} min"
-    return f"{days} day{'s' if days > 1 else ''} {hours % 24} h"
+def _seconds(value: Any) -> str:
+    return lasting(float(value) * 1000)
+
+
+def _lower(words: str) -> str:
+    return words[:1].lower() + words[1:]
 
 
 def _on(data: Mapping[str, Any]) -> str:
@@ -164,16 +142,24 @@ def _on(data: Mapping[str, Any]) -> str:
 def _ended(what: str) -> Callable[[Happening], str]:
     def told(event: Happening) -> str:
         cause = event.data.get("cause")
-        return f"{what}: {word(CAUSES, cause)}." if cause else f"{what}."
+        return f"{what}: {_lower(cause_in_words(str(cause)))}." if cause else f"{what}."
 
     return told
 
 
 def _recovered(event: Happening) -> str:
     data = event.data
-    grade = f", {data['grade']}" if data.get("grade") else ""
-    after = f" after {milliseconds(float(data['gap_ms']))}" if "gap_ms" in data else ""
-    return f"The answer went on {_on(data)}{grade}{after}."
+    grade = f" ({data['grade']})" if data.get("grade") else ""
+    told = f"The answer continued {_on(data)}{grade}"
+    if "gap_ms" not in data:
+        return f"{told}."
+    return f"{told}, {milliseconds(float(data['gap_ms']))} after the failure was noticed."
+
+
+def _moved(event: Happening) -> str:
+    data = event.data
+    grade = f" ({data['grade']})" if data.get("grade") else ""
+    return f"The answer continued {_on(data)}{grade}."
 
 
 def _taken_over(event: Happening) -> str:
@@ -207,22 +193,24 @@ _SENTENCES: dict[str, Callable[[Happening], str]] = {
     ),
     "recovered": _recovered,
     "moving": lambda e: f"Node {e.data['node']} is being emptied: the answer moves elsewhere.",
-    "moved": _recovered,
+    "moved": _moved,
     "hedged": lambda e: (
         f"Node {e.data['silent']} was silent"
         f"{' for ' + milliseconds(float(e.data['silent_ms'])) if 'silent_ms' in e.data else ''}: tried"
         f" {_on(e.data)} as well."
     ),
-    "hedge_won": lambda e: f"Node {e.data['node']} was faster than {e.data['silent']}, and goes on.",
+    "hedge_won": lambda e: (
+        f"Node {e.data['node']} was faster than {e.data['silent']}, and goes on."
+    ),
     "hedge_lost": lambda e: (
         f"Node {e.data['silent']} spoke again and goes on; the try {_on(e.data)} was given up."
     ),
     "engine_silent": lambda e: (
-        f"Node {e.data['node']} has sent nothing for {_duration(float(e.data['seconds']))}."
+        f"Node {e.data['node']} has sent nothing for {_seconds(e.data['seconds'])}."
     ),
     "answer_long": lambda e: (
-        f"The answer has taken {_duration(float(e.data['seconds']))} so far;"
-        f" at {_duration(float(e.data['limit']))} it will be ended."
+        f"The answer has taken {_seconds(e.data['seconds'])} so far;"
+        f" at {_seconds(e.data['limit'])} it will be ended."
     ),
     "taken_over": _taken_over,
     "reader_joined": _joined,
