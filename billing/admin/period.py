@@ -25,6 +25,7 @@ from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin, ReadOnlyInline
+from streaming.admin.tenancy import OfTenant
 
 CLOSE = "billing.change_billingperiod"
 LARGE = 20_000
@@ -55,7 +56,7 @@ class TotalInline(ReadOnlyInline):
 
 
 @admin.register(BillingPeriod)
-class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
+class BillingPeriodAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = ["name", "tenant", "state", "starts_at", "ends_at", "time_zone", "closed_by"]
     list_select_related = ["tenant"]
     list_filter = [
@@ -145,7 +146,7 @@ class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     def close_view(self, request: HttpRequest, period_id: int) -> HttpResponse:
         """The checklist, and closing despite those of its items that are put up with."""
         require(request, CLOSE)
-        period = get_object_or_404(BillingPeriod.objects.select_related("tenant"), pk=period_id)
+        period = get_object_or_404(self.get_queryset(request), pk=period_id)
         checklist: dict[str, Any] | None = None
         if "close" in request.POST:
             despite = frozenset(request.POST.getlist("despite"))
@@ -175,7 +176,7 @@ class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
         """Whether ledger, settlements and log agree, and where not."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        period = get_object_or_404(BillingPeriod.objects.select_related("tenant"), pk=period_id)
+        period = get_object_or_404(self.get_queryset(request), pk=period_id)
         report = None
         if request.method == "POST" or not is_large(period):
             report = reconciliation.reconcile(period)

@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
+from streaming.admin.tenancy import OfFleet
 from streaming.core.nodes import NodeSpec
 from streaming.models import InferenceNode
 from streaming.models.node import Switch
@@ -78,7 +79,7 @@ class NodeForm(forms.ModelForm):
 
 
 @admin.register(InferenceNode)
-class InferenceNodeAdmin(admin.ModelAdmin):
+class InferenceNodeAdmin(OfFleet):
     form = NodeForm
     list_display = [
         "name", "shown_state", "circuit", "dialect", "base_url", "served", "our_streams", "running",

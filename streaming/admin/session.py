@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -15,26 +14,21 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, reverse
 from django.urls import path as path_of
 
+from streaming.admin import content
 from streaming.admin.audited import actor_of
 from streaming.admin.bundle import bundle_of
-from streaming.admin.case import Case, case_of
-from streaming.admin.content import may_view_content, note_view
+from streaming.admin.case import case_of
 from streaming.admin.evidence import ByCause
 from streaming.admin.finance import finance
 from streaming.admin.pages import Tool, WithPages, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
 from streaming.admin.session_page import context_of
+from streaming.admin.tenancy import OfTenant
 from streaming.models import StreamSession
 from streaming.services import audit
 
 EXPORT = "streaming.export_sessions"
-
-
-class RevealForm(forms.Form):
-    """Why somebody has to see the content of a session."""
-
-    reason = forms.CharField(label="Why do you have to see it?", min_length=10, max_length=300)
 
 
 class Interrupted(admin.SimpleListFilter):
@@ -53,7 +47,7 @@ class Interrupted(admin.SimpleListFilter):
 
 
 @admin.register(StreamSession)
-class StreamSessionAdmin(WithPages, ReadOnlyAdmin):
+class StreamSessionAdmin(OfTenant, WithPages, ReadOnlyAdmin):
     list_display = [
         "reference", "tenant", "end_user", "model", "state", "tokens", "failovers", "cause",
         "created",
@@ -97,9 +91,11 @@ class StreamSessionAdmin(WithPages, ReadOnlyAdmin):
 
     def get_urls(self) -> list[Any]:
         def page(path: str, view: Any, name: str) -> URLPattern:
-            return path_of(path, self.admin_site.admin_view(view), name=f"streaming_session_{name}")
+            wrapped = self.admin_site.admin_view(view)
+            return path_of(path, wrapped, name=f"streaming_streamsession_{name}")
 
         return [
+            page("<uuid:session_id>/reveal/", self.reveal_view, "reveal"),
             page("<uuid:session_id>/evidence/", self.evidence_view, "evidence"),
             page("<uuid:session_id>/evidence.json", self.evidence_json_view, "evidence_json"),
             *super().get_urls(),
@@ -110,7 +106,7 @@ class StreamSessionAdmin(WithPages, ReadOnlyAdmin):
         tools = [*finance().session_tools(request, obj)]
         if request.user.has_perm(EXPORT):
             for words, name in (("Evidence to print", ""), ("Evidence as JSON", "_json")):
-                url = reverse(f"admin:streaming_session_evidence{name}", args=[obj.pk])
+                url = reverse(f"admin:streaming_streamsession_evidence{name}", args=[obj.pk])
                 tools.append(Tool(words, url))
         history = reverse("admin:streaming_streamsession_history", args=[obj.pk])
         return [*tools, Tool("History", history)]
@@ -122,69 +118,89 @@ class StreamSessionAdmin(WithPages, ReadOnlyAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """The page of one session. Sent a reason, and only then, it shows the content too."""
-        session = self._session(request, object_id)
+        """The page of one session, without its content."""
+        session = self._session(request, unquote(object_id))
         if session is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-        reveal, revealed = self._reveal(request, session)
+        if request.method == "POST":  # there is nothing to change
+            raise PermissionDenied
+        return self._shown(request, session, content.asked(request, session), revealed=False)
+
+    def reveal_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
+        """The page of a session with its content, in answer to a reason; without one, as ever."""
+        session = self._found(request, session_id)
+        form = content.asked(request, session)
+        if form is None:
+            raise PermissionDenied
+        revealed = request.method == "POST" and form.is_valid()
+        if revealed:
+            content.reveal(request, session, form.cleaned_data["reason"])
+        return self._shown(request, session, form, revealed=revealed)
+
+    def _shown(
+        self, request: HttpRequest, session: StreamSession, form: Any, *, revealed: bool
+    ) -> HttpResponse:
         page = self.page(
             request,
             "admin/streaming/session.html",
             f"Session {session.reference}",
             session,
             tools=self.tools(request, session),
-            reveal=reveal,
+            reveal_form=form,
             may_export=request.user.has_perm(EXPORT),
             **context_of(request, case_of(session), revealed=revealed),
-            **(extra_context or {}),
         )
-        if revealed:
-            page["Cache-Control"] = "private, no-store"
-        return page
+        return _unstored(page) if revealed else page
 
     def evidence_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
         """The evidence as a page to print; masked."""
-        case = self._exported(request, session_id, "page", with_content=False)
+        require(request, EXPORT)
+        session = self._found(request, session_id)
+        self._note_export(request, session, "page", with_content=False)
+        case = case_of(session)
         return self.page(
             request,
             "admin/streaming/session_evidence.html",
-            f"Evidence of session {case.session.reference}",
-            case.session,
+            f"Evidence of session {session.reference}",
+            session,
             bundle=bundle_of(case, with_content=False),
             **context_of(request, case, revealed=False),
         )
 
     def evidence_json_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
-        """The evidence as a download; masked, unless it was sent a reason by who may see content."""
-        with_content = False
-        if request.method == "POST":
-            session = self._session(request, str(session_id))
-            with_content = session is not None and self._reveal(request, session)[1]
-            if not with_content:
+        """The evidence as a download; with content only in answer to a reason."""
+        require(request, EXPORT)
+        session = self._found(request, session_id)
+        with_content = request.method == "POST"
+        if with_content:
+            form = content.asked(request, session)
+            if form is None or not form.is_valid():
                 raise PermissionDenied
-        case = self._exported(request, session_id, "json", with_content=with_content)
-        told = bundle_of(case, with_content=with_content)
+            content.reveal(request, session, form.cleaned_data["reason"])
+        self._note_export(request, session, "json", with_content=with_content)
+        told = bundle_of(case_of(session), with_content=with_content)
         response = JsonResponse(told, json_dumps_params={"indent": 2})
-        name = f"session-{case.session.reference}-{case.session.pk}.json"
+        name = f"session-{session.reference}-{session.pk}.json"
         response["Content-Disposition"] = f'attachment; filename="{name}"'
-        response["Cache-Control"] = "private, no-store"
-        return response
+        return _unstored(response)
 
-    def _session(self, request: HttpRequest, object_id: str) -> StreamSession | None:
+    def _session(self, request: HttpRequest, session_id: str) -> StreamSession | None:
         """With everything that its page names; None: there is none that the viewer may see."""
-        session = self.get_object(request, unquote(object_id))
+        session = self.get_object(request, session_id)
         if not self.has_view_permission(request, session):
             raise PermissionDenied
         return session
 
-    def _exported(
-        self, request: HttpRequest, session_id: UUID, form: str, *, with_content: bool
-    ) -> Case:
-        """What the evidence is made from; that it is exported is audited before."""
-        require(request, EXPORT)
+    def _found(self, request: HttpRequest, session_id: UUID) -> StreamSession:
         session = self._session(request, str(session_id))
         if session is None:
-            raise Http404
+            raise Http404("no such session")
+        return session
+
+    def _note_export(
+        self, request: HttpRequest, session: StreamSession, form: str, *, with_content: bool
+    ) -> None:
+        """Have it audited, before it is handed out."""
         audit.announce(
             "evidence.export",
             actor=actor_of(request),
@@ -195,23 +211,6 @@ class StreamSessionAdmin(WithPages, ReadOnlyAdmin):
             form=form,
             content=with_content,
         )
-        return case_of(session)
-
-    def _reveal(
-        self, request: HttpRequest, session: StreamSession
-    ) -> tuple[RevealForm | None, bool]:
-        """The form that asks for a reason, None for who may not see content; and whether a good one
-        was sent, which is audited by then. Raises ``PermissionDenied`` for what is sent besides."""
-        may = may_view_content(request)
-        if request.method != "POST":
-            return (RevealForm() if may else None), False
-        if not may or "reason" not in request.POST:
-            raise PermissionDenied
-        form = RevealForm(request.POST)
-        if not form.is_valid():
-            return form, False
-        note_view(request, session)
-        return form, True
 
     @admin.display(ordering="completion_tokens")
     def tokens(self, session: StreamSession) -> int:
@@ -220,3 +219,9 @@ class StreamSessionAdmin(WithPages, ReadOnlyAdmin):
     @admin.display(ordering="created_at", description="created (UTC)")
     def created(self, session: StreamSession) -> str:
         return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
+
+
+def _unstored(response: HttpResponse) -> HttpResponse:
+    """Have no browser and no proxy keep it."""
+    response["Cache-Control"] = "private, no-store"
+    return response

@@ -13,6 +13,7 @@ from django.urls import reverse
 from streaming.admin import answer
 from streaming.admin.bundle import end_user_digest
 from streaming.admin.case import Case
+from streaming.admin.content import without_words, words
 from streaming.admin.evidence import in_words
 from streaming.admin.finance import finance
 from streaming.admin.timeline import LEGEND, draw
@@ -34,10 +35,9 @@ from streaming.core.course import Try
 from streaming.core.wording import cause_in_words
 from streaming.models import Attempt, StreamSession
 
-UNFAILED = frozenset({"", "finished", "cancelled", "overtaken", "migrated"})
-"""Ends of attempts that are no failures."""
+UNFAILED = frozenset({"finished", "cancelled", "overtaken", "migrated"})
+"""Ends of attempts that are no failures, and of which no engine has said anything."""
 
-WORDS_MASKED = "Hidden: the engine’s words may quote content."
 MOST_EVENTS = 300
 MOST_ROWS = 300
 
@@ -94,7 +94,7 @@ def context_of(request: HttpRequest, case: Case, *, revealed: bool) -> dict[str,
         "state_words": word(STATES, session.state),
         "cause_words": cause_in_words(session.cause) if session.cause else "",
         "protocol_words": word(PROTOCOLS, session.protocol),
-        "evidence_words": in_words(_said_apart(session.evidence, revealed)),
+        "evidence_words": _evidence(session.evidence, revealed),
         "delivered_words": _delivered(session),
         "links": _links(request, session),
         "timeline": draw(
@@ -152,10 +152,10 @@ def _attempt_row(
         seam_note=attempt.seam_note,
         tokens="none" if first is None or not last else f"{first:,}–{last:,}",
         end=word(ENDS, attempt.end_reason),
-        failed=attempt.end_reason not in UNFAILED,
+        failed=attempt.end_reason not in {"", *UNFAILED},
         said=_said(attempt, revealed),
         cause=cause_in_words(attempt.cause) if attempt.cause else "",
-        evidence=in_words(_said_apart(attempt.evidence, revealed)),
+        evidence=_evidence(attempt.evidence, with_words=False),
         first_token=milliseconds(attempt.ttft_ms),
         detection=milliseconds(attempt.detection_ms),
         recovery=milliseconds(attempt.recovery_ms),
@@ -166,17 +166,13 @@ def _attempt_row(
 
 
 def _said(attempt: Attempt, revealed: bool) -> str:
-    """The engine's words, which may quote content; where it did not fail, it said nothing."""
-    if not attempt.end_detail or attempt.end_reason in UNFAILED:
-        return ""
-    return attempt.end_detail if revealed else WORDS_MASKED
+    return "" if attempt.end_reason in UNFAILED else words(attempt.end_detail, revealed)
 
 
-def _said_apart(evidence: Any, revealed: bool) -> Mapping[str, Any]:
-    """Evidence without the engine's words, which have a place of their own."""
-    if not isinstance(evidence, Mapping):
-        return {}
-    return {name: value for name, value in evidence.items() if name != "said"}
+def _evidence(evidence: Any, with_words: bool) -> str:
+    if not isinstance(evidence, Mapping):  # of another version
+        return "-"
+    return in_words(evidence if with_words else without_words(evidence))
 
 
 def _outcome_words(session: StreamSession, outcome: str) -> str:
