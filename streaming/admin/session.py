@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from streaming.admin import session_tools
 from streaming.admin.content import (
     MASKED,
     answer_text,
@@ -21,6 +22,7 @@ from streaming.admin.evidence import ByCause, in_words
 from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
+from streaming.admin.session_tools import WithSessionTools
 from streaming.models import StreamSession
 
 
@@ -40,7 +42,9 @@ class Interrupted(admin.SimpleListFilter):
 
 
 @admin.register(StreamSession)
-class StreamSessionAdmin(ReadOnlyAdmin):
+class StreamSessionAdmin(WithSessionTools, ReadOnlyAdmin):
+    add_pages = True
+    actions = session_tools.ACTIONS
     list_display = [
         "reference", "tenant", "end_user", "model", "state", "tokens", "failovers", "cause",
         "created",
