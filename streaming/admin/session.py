@@ -21,6 +21,7 @@ from streaming.admin.evidence import ByCause, in_words
 from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
+from streaming.admin.times import local
 from streaming.models import StreamSession
 
 
@@ -114,9 +115,9 @@ class StreamSessionAdmin(ReadOnlyAdmin):
     def tokens(self, session: StreamSession) -> int:
         return session.completion_tokens
 
-    @admin.display(ordering="created_at", description="created (UTC)")
+    @admin.display(ordering="created_at", description="created")
     def created(self, session: StreamSession) -> str:
-        return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(session.created_at)
 
     @admin.display(description="evidence")
     def because(self, session: StreamSession) -> str:
