@@ -24,6 +24,7 @@ from billing.models import Export, LedgerEntry
 from streaming.admin.audited import actor_of
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.times import local
 from streaming.models import Tenant
 
 EXPORT = "billing.export_ledger"
@@ -78,9 +79,9 @@ class ExportAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
         "made", "whose", "came_to", "lines", "amounts", "downloads", "audit_head", "manifest_shown",
     ]  # fmt: skip
 
-    @admin.display(description="asked for (UTC)", ordering="pk")
+    @admin.display(description="asked for", ordering="pk")
     def made(self, row: Export) -> str:
-        return f"{row.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(row.created_at)
 
     @admin.display(description="tenant")
     def whose(self, row: Export) -> str:

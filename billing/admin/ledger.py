@@ -30,6 +30,7 @@ from streaming.admin.audited import actor_of
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
+from streaming.admin.times import local
 from streaming.models import Tenant
 
 BOOK = "billing.book_credit"
@@ -114,9 +115,9 @@ class LedgerEntryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
 
     # --- columns -----------------------------------------------------------------------------------
 
-    @admin.display(description="booked (UTC)", ordering="pk")
+    @admin.display(description="booked", ordering="pk")
     def booked(self, entry: LedgerEntry) -> str:
-        return f"{entry.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(entry.created_at)
 
     @admin.display(description="amount")
     def exact(self, entry: LedgerEntry) -> SafeString:

@@ -23,6 +23,7 @@ from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
 from streaming.admin.session_tools import WithSessionTools
+from streaming.admin.times import local
 from streaming.models import StreamSession
 
 
@@ -72,9 +73,6 @@ class StreamSessionAdmin(WithSessionTools, ReadOnlyAdmin):
         "id", "because", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
     ]  # fmt: skip
 
-    class Media:
-        css = {"all": ["streaming/admin.css"]}
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # The bodies are large; only the page of one session needs its own.
         return super().get_queryset(request).defer("request", "prompt_token_ids")
@@ -121,9 +119,9 @@ class StreamSessionAdmin(WithSessionTools, ReadOnlyAdmin):
     def tokens(self, session: StreamSession) -> int:
         return session.completion_tokens
 
-    @admin.display(ordering="created_at", description="created (UTC)")
+    @admin.display(ordering="created_at", description="created")
     def created(self, session: StreamSession) -> str:
-        return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(session.created_at)
 
     @admin.display(description="evidence")
     def because(self, session: StreamSession) -> str:
