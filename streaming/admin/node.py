@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from streaming.admin.audited import actor_of
 from streaming.admin.node_orders import ACTIONS, WithNodeOrders
+from streaming.admin.tenancy import OfFleet
 from streaming.admin.times import local
 from streaming.core.nodes import NodeSpec
 from streaming.models import InferenceNode
@@ -79,7 +80,7 @@ class NodeForm(forms.ModelForm):
 
 
 @admin.register(InferenceNode)
-class InferenceNodeAdmin(WithNodeOrders):
+class InferenceNodeAdmin(OfFleet, WithNodeOrders):
     form = NodeForm
     list_display = [
         "name", "shown_state", "circuit", "dialect", "base_url", "served", "our_streams", "running",
