@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.safestring import SafeString
 
 from streaming.admin.plain_text import visible
-from streaming.admin.words import GRADES, milliseconds, word
+from streaming.admin.words import milliseconds
 from streaming.core.course import Interruption
 from streaming.models import Attempt, StreamSession
 from streaming.services.sql import rows
@@ -95,12 +95,12 @@ def shown(
 def seam_in_words(
     first: int, number: int, attempt: Attempt | None, interruptions: Sequence[Interruption]
 ) -> str:
-    """``continued on gpu-1 from token 413, exact (…), after 38 ms``; ``attempt``: None: not noted."""
+    """``continued on gpu-1 from token 413, exact, after 38 ms``; ``attempt``: None: not noted."""
     if attempt is None:
         return f"continued by attempt {number} from token {first}"
     words = f"continued on {attempt.node_name} from token {first}"
     if attempt.seam_grade:
-        words += f", {attempt.seam_grade} ({word(GRADES, attempt.seam_grade)})"
+        words += f", {attempt.seam_grade}"
     waited = next(
         (
             one.beyond_ms

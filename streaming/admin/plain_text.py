@@ -1,7 +1,7 @@
 """Text that strangers wrote, shown so that it can do nothing: neither as markup nor by its characters.
 
 What controls a terminal or the direction of writing, or is not seen at all, is shown by its name:
-``ESC`` as ␛, U+202E as ``U+202E``.
+``ESC``, ``NUL``, ``U+202E``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _CONTROLS = re.compile(
     "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
-_PICTURES = 0x2400
-"""Where Unicode's pictures of U+0000 to U+001F begin."""
+_ASCII = (
+    "NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI"
+    " DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US"
+).split()
 
 
 def named(text: object) -> str:
@@ -28,11 +30,12 @@ def named(text: object) -> str:
 
 def visible(text: object) -> SafeString:
     """``text`` as HTML: escaped, controls marked, its direction kept to itself."""
+    # What escaping passes through stands for the marks meanwhile; no text has it any more by then.
     marked = _CONTROLS.sub(
-        lambda found: f"\x00{_names(found.group())}\x01", _of_one_kind(text).replace("\x00", "␀")
+        lambda found: f"\x02{_names(found.group())}\x03", _of_one_kind(text)
     )
-    shown = escape(marked).replace("\x00", '<span class="unbroken-control">')
-    return mark_safe(f"<bdi>{shown.replace(chr(1), '</span>')}</bdi>")
+    shown = escape(marked).replace("\x02", '<span class="unbroken-control">')
+    return mark_safe(f"<bdi>{shown.replace(chr(3), '</span>')}</bdi>")
 
 
 def _of_one_kind(text: object) -> str:
@@ -44,6 +47,6 @@ def _names(controls: str) -> str:
 
 
 def _name(code: int) -> str:
-    if code < 0x20:
-        return chr(_PICTURES + code)
-    return "\u2421" if code == 0x7F else f"U+{code:04X}"
+    if code < len(_ASCII):
+        return _ASCII[code]
+    return "DEL" if code == 0x7F else f"U+{code:04X}"

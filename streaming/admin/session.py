@@ -14,17 +14,18 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, reverse
 from django.urls import path as path_of
 
-from streaming.admin import content
+from streaming.admin import content, session_tools
 from streaming.admin.audited import actor_of
 from streaming.admin.bundle import bundle_of
 from streaming.admin.case import case_of
 from streaming.admin.evidence import ByCause
-from streaming.admin.finance import finance
-from streaming.admin.pages import Tool, WithPages, require
+from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
 from streaming.admin.session_page import context_of
+from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant
+from streaming.admin.times import local
 from streaming.models import StreamSession
 from streaming.services import audit
 
@@ -47,7 +48,9 @@ class Interrupted(admin.SimpleListFilter):
 
 
 @admin.register(StreamSession)
-class StreamSessionAdmin(OfTenant, WithPages, ReadOnlyAdmin):
+class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
+    add_pages = True
+    actions = session_tools.ACTIONS
     list_display = [
         "reference", "tenant", "end_user", "model", "state", "tokens", "failovers", "cause",
         "created",
@@ -101,9 +104,9 @@ class StreamSessionAdmin(OfTenant, WithPages, ReadOnlyAdmin):
             *super().get_urls(),
         ]
 
-    def tools(self, request: HttpRequest, obj: StreamSession) -> Sequence[Tool]:
+    def tools(self, request: HttpRequest, obj: Any) -> Sequence[Tool]:
         """Above the page of a session."""
-        tools = [*finance().session_tools(request, obj)]
+        tools = [*super().tools(request, obj)]
         if request.user.has_perm(EXPORT):
             for words, name in (("Evidence to print", ""), ("Evidence as JSON", "_json")):
                 url = reverse(f"admin:streaming_streamsession_evidence{name}", args=[obj.pk])
@@ -216,9 +219,9 @@ class StreamSessionAdmin(OfTenant, WithPages, ReadOnlyAdmin):
     def tokens(self, session: StreamSession) -> int:
         return session.completion_tokens
 
-    @admin.display(ordering="created_at", description="created (UTC)")
+    @admin.display(ordering="created_at", description="created")
     def created(self, session: StreamSession) -> str:
-        return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(session.created_at)
 
 
 def _unstored(response: HttpResponse) -> HttpResponse:

@@ -5,9 +5,10 @@ Downloads and exports don't come here: they are in UTC.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from django.utils import timezone
+from django.utils.functional import lazy
 
 
 def local(at: datetime | None, precise: bool = False) -> str:
@@ -22,6 +23,11 @@ def local(at: datetime | None, precise: bool = False) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}{digits} {at:%Z}"
 
 
+def utc(at: datetime | None) -> str:
+    """In UTC whoever looks: ``2026-11-01 00:00:00 UTC``; for what is defined in it."""
+    return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def clock(at: datetime | None) -> str:
     """The time of day alone, ``16:05:12.345``: where the day and the zone are told beside it."""
     if at is None:
@@ -31,5 +37,9 @@ def clock(at: datetime | None) -> str:
 
 
 def zone_name() -> str:
-    """The viewer's zone as tables name it: ``Europe/Berlin``."""
+    """The viewer's zone by its name: ``Europe/Berlin``."""
     return timezone.get_current_timezone_name()
+
+
+in_zone = lazy(lambda words: words.format(zone=zone_name()), str)
+"""Words with the viewer's ``{zone}`` in them: for labels and help texts, which are made once."""
