@@ -222,7 +222,7 @@ def _is_first_of_its_chain(end: _End, tries: Sequence[Try]) -> bool:
     if end.began is None:
         return True
     before = [one for one in tries if one.number < end.after]
-    return not before or before[-1].is_productive or not is_abnormal(before[-1])
+    return not before or not is_abnormal(before[-1])
 
 
 def pace_ms(tries: Sequence[Try]) -> float:
