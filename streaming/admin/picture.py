@@ -181,7 +181,12 @@ def picture_of(
     tries = facts.tries[-MOST_TRIES:]
     bars = tuple(_bar(one, marks, end, facts.ended_at is not None) for one in tries)
     gaps = tuple(
-        Gap(one, _within(one.at, start, end), _upto(one.at, one.until, end), one.until is None)
+        Gap(
+            one,
+            _within(_silent_since(one, facts.tries), start, end),
+            _upto(one.at, one.until, end),
+            one.until is None,
+        )
         for one in story.interruptions[-MOST_TRIES:]
         if one.side != "reader"
     )
@@ -211,6 +216,25 @@ def picture_of(
         tokens=max([facts.tokens, *(mark.seq for mark in marks)]),
         delivered=facts.delivered,
     )
+
+
+def _silent_since(one: Interruption, tries: Sequence[Try]) -> datetime:
+    """When the last token before it was there: an engine may be silent for long before it is noticed."""
+    last = [
+        token_at
+        for attempt in tries
+        if attempt.last_seq is not None
+        and attempt.last_seq <= one.seq
+        and (token_at := _last_token_at(attempt)) is not None
+    ]
+    return min(max(last, default=one.at), one.at)
+
+
+def _last_token_at(one: Try) -> datetime | None:
+    """As the log tells; when that was purged, as long before the end as it took to notice it."""
+    if one.last_token_at is not None or one.ended_at is None or one.detection_ms is None:
+        return one.last_token_at
+    return one.ended_at - timedelta(milliseconds=max(one.detection_ms, 0.0))
 
 
 def _within(at: datetime, start: datetime, end: datetime) -> datetime:

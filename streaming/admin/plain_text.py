@@ -17,10 +17,40 @@ _CONTROLS = re.compile(
     "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
-_ASCII = (
-    "NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI"
-    " DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US"
-).split()
+_ASCII = [
+    "NUL",
+    "SOH",
+    "STX",
+    "ETX",
+    "EOT",
+    "ENQ",
+    "ACK",
+    "BEL",
+    "BS",
+    "TAB",
+    "LF",
+    "VT",
+    "FF",
+    "CR",
+    "SO",
+    "SI",
+    "DLE",
+    "DC1",
+    "DC2",
+    "DC3",
+    "DC4",
+    "NAK",
+    "SYN",
+    "ETB",
+    "CAN",
+    "EM",
+    "SUB",
+    "ESC",
+    "FS",
+    "GS",
+    "RS",
+    "US",
+]
 
 
 def named(text: object) -> str:
@@ -31,9 +61,7 @@ def named(text: object) -> str:
 def visible(text: object) -> SafeString:
     """``text`` as HTML: escaped, controls marked, its direction kept to itself."""
     # What escaping passes through stands for the marks meanwhile; no text has it any more by then.
-    marked = _CONTROLS.sub(
-        lambda found: f"\x02{_names(found.group())}\x03", _of_one_kind(text)
-    )
+    marked = _CONTROLS.sub(lambda found: f"\x02{_names(found.group())}\x03", _of_one_kind(text))
     shown = escape(marked).replace("\x02", '<span class="unbroken-control">')
     return mark_safe(f"<bdi>{shown.replace(chr(3), '</span>')}</bdi>")
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import URLPattern, reverse
 from django.urls import path as path_of
 
@@ -20,6 +20,7 @@ from streaming.admin.bundle import bundle_of
 from streaming.admin.case import case_of
 from streaming.admin.evidence import ByCause
 from streaming.admin.pages import Tool, require
+from streaming.admin.plain_text import named
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
 from streaming.admin.session_page import context_of
@@ -124,7 +125,8 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
         """The page of one session, without its content."""
         session = self._session(request, unquote(object_id))
         if session is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            messages.warning(request, f"There is no session {named(object_id[:80])}.")
+            return HttpResponseRedirect(reverse("admin:streaming_streamsession_changelist"))
         if request.method == "POST":  # there is nothing to change
             raise PermissionDenied
         return self._shown(request, session, content.asked(request, session), revealed=False)

@@ -64,8 +64,8 @@ class _Drawing:
         moments = [picture.start, picture.end]
         for bar in picture.bars:
             moments += [at for at in (bar.start, bar.first, bar.end) if at is not None]
-        for one in (*picture.gaps, *picture.visits, *picture.absences):
-            moments += [one.start, one.end]
+        moments += [at for gap in picture.gaps for at in (gap.start, gap.end)]
+        moments += [at for one in picture.visits + picture.absences for at in (one.start, one.end)]
         moments += [e.at for e in picture.moments if e.kind in ("suspended", "taken_over")]
         self.scale = Scale(moments, picture.quiet, LEFT, RIGHT)
         self.parts: list[str] = []
@@ -240,8 +240,8 @@ class _Drawing:
             if bar.first is not None and bar.attempt.first_seq is not None
         ]
         points, x = [], LEFT
-        for seq, at in sorted(known):
-            x = max(x, at)
+        for seq, place in sorted(known):
+            x = max(x, place)
             points.append((x, height(seq)))
         if points:
             line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
