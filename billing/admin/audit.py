@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC
 from typing import Any
 
 from django.contrib import admin
@@ -21,6 +22,7 @@ from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
 from streaming.admin.tenancy import OfTenant, is_limited
+from streaming.admin.times import local
 
 FACTS = 160
 """Characters of what an entry tells that a list shows."""
@@ -40,13 +42,14 @@ class AuditEntryAdmin(OfTenant, BillingPages, ReadOnlyAdmin):
     ]  # fmt: skip
     readonly_fields = ["exactly", "session", "previous_hex", "hash_hex"]
 
-    @admin.display(description="at (UTC)")
+    @admin.display(description="at")
     def when(self, entry: AuditEntry) -> str:
-        return f"{entry.at:%Y-%m-%d %H:%M:%S}"
+        return local(entry.at)
 
-    @admin.display(description="at (UTC)")
+    @admin.display(description="at")
     def exactly(self, entry: AuditEntry) -> str:
-        return f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"
+        # What the hash is over is in UTC, to the microsecond.
+        return f"{local(entry.at)} ({entry.at.astimezone(UTC):%H:%M:%S.%f} UTC)"
 
     @admin.display
     def facts(self, entry: AuditEntry) -> str:

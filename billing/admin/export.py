@@ -25,6 +25,7 @@ from streaming.admin.audited import actor_of
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.tenancy import OfTenant, limit_choices
+from streaming.admin.times import local
 from streaming.models import Tenant
 
 EXPORT = "billing.export_ledger"
@@ -79,9 +80,9 @@ class ExportAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
         "made", "whose", "came_to", "lines", "amounts", "downloads", "audit_head", "manifest_shown",
     ]  # fmt: skip
 
-    @admin.display(description="asked for (UTC)", ordering="pk")
+    @admin.display(description="asked for", ordering="pk")
     def made(self, row: Export) -> str:
-        return f"{row.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(row.created_at)
 
     @admin.display(description="tenant")
     def whose(self, row: Export) -> str:

@@ -31,6 +31,7 @@ from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
 from streaming.admin.tenancy import OfTenant, limit_choices
+from streaming.admin.times import local
 from streaming.models import Tenant
 
 BOOK = "billing.book_credit"
@@ -115,9 +116,9 @@ class LedgerEntryAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
 
     # --- columns -----------------------------------------------------------------------------------
 
-    @admin.display(description="booked (UTC)", ordering="pk")
+    @admin.display(description="booked", ordering="pk")
     def booked(self, entry: LedgerEntry) -> str:
-        return f"{entry.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(entry.created_at)
 
     @admin.display(description="amount")
     def exact(self, entry: LedgerEntry) -> SafeString:

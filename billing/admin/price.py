@@ -28,6 +28,7 @@ from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnly
 from streaming.admin.tenancy import OfTenant, limit_choices
+from streaming.admin.times import in_zone, local
 from streaming.models import Tenant
 
 ADD = "billing.add_priceplan"
@@ -50,7 +51,9 @@ class PlanForm(forms.ModelForm):
     effective_from = forms.SplitDateTimeField(
         required=False,
         widget=AdminSplitDateTime,
-        help_text="UTC; empty: from now on. Sessions that began before keep their prices.",
+        help_text=in_zone(
+            "Time in {zone}; empty: from now on. Sessions that began before keep their prices."
+        ),
     )
 
     class Meta:
@@ -88,7 +91,7 @@ class PlanInline(ReadOnlyInline):
         "multiplied_by", "policy", "note", "created_by",
     ]  # fmt: skip
     readonly_fields = ["input", "cached_input", "output", "own_cost", "multiplied_by", "created_by"]
-    verbose_name_plural = "plans (prices per million tokens, times in UTC)"
+    verbose_name_plural = "plans (prices per million tokens)"
 
     @admin.display
     def input(self, plan: PricePlan) -> str:
@@ -209,9 +212,7 @@ class PriceListAdmin(OfTenant, ReadOnly, BillingPages):
             except REFUSALS as refusal:
                 tell_refusal(request, refusal)
             else:
-                messages.success(
-                    request, f"In force from {plan.effective_from:%Y-%m-%d %H:%M} UTC."
-                )
+                messages.success(request, f"In force from {local(plan.effective_from)}.")
                 return HttpResponseRedirect(page_of(plan.list))
         return self.page(
             request,
@@ -252,9 +253,7 @@ class PriceListAdmin(OfTenant, ReadOnly, BillingPages):
             else:
                 messages.success(request, "Withdrawn." if withdraw else "Ended.")
                 return HttpResponseRedirect(page_of(price_list))
-        begins = (
-            f"The prices that begin at {plan.effective_from:%Y-%m-%d %H:%M} UTC are taken back."
-        )
+        begins = f"The prices that begin at {local(plan.effective_from)} are taken back."
         return self.page(
             request,
             "admin/billing/form.html",
@@ -273,7 +272,7 @@ class PriceListAdmin(OfTenant, ReadOnly, BillingPages):
 class EndForm(forms.Form):
     effective_to = forms.SplitDateTimeField(
         widget=AdminSplitDateTime,
-        help_text="UTC, not in the past. Sessions that began before keep them.",
+        help_text=in_zone("Time in {zone}, not in the past. Sessions that began before keep them."),
     )
 
 

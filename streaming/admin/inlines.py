@@ -11,6 +11,7 @@ from django.forms.models import BaseInlineFormSet
 from streaming.admin.content import without_words, words
 from streaming.admin.evidence import in_words
 from streaming.admin.read_only import ReadOnly
+from streaming.admin.times import clock, local
 from streaming.models import Attempt, SessionEvent, TokenCheckpoint
 
 LATEST = 50
@@ -74,7 +75,7 @@ class AttemptInline(ReadOnlyInline):
 
     @admin.display
     def started(self, row: Attempt) -> str:
-        return f"{row.started_at:%H:%M:%S.%f}"[:-3]
+        return clock(row.started_at)
 
 
 class EventInline(ReadOnlyInline):
@@ -84,9 +85,9 @@ class EventInline(ReadOnlyInline):
     readonly_fields = ["time"]
     verbose_name_plural = f"events (the latest {LATEST}, newest first)"
 
-    @admin.display(description="at (UTC)")
+    @admin.display(description="at")
     def time(self, row: SessionEvent) -> str:
-        return f"{row.at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
+        return local(row.at, precise=True)
 
 
 class CheckpointInline(ReadOnlyInline):
@@ -99,9 +100,9 @@ class CheckpointInline(ReadOnlyInline):
     readonly_fields = ["time"]
     verbose_name_plural = f"checkpoints (the latest {LATEST}, newest first)"
 
-    @admin.display(description="durable at (UTC)")
+    @admin.display(description="durable at")
     def time(self, row: TokenCheckpoint) -> str:
-        return f"{row.created_at:%H:%M:%S.%f}"[:-3]
+        return local(row.created_at, precise=True)
 
 
 def _milliseconds(value: float | None) -> str:

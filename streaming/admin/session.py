@@ -14,12 +14,14 @@ from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from streaming.admin import content
+from streaming.admin import content, session_tools
 from streaming.admin.evidence import ByCause, in_words
 from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
+from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant
+from streaming.admin.times import local
 from streaming.models import StreamSession
 
 
@@ -39,7 +41,9 @@ class Interrupted(admin.SimpleListFilter):
 
 
 @admin.register(StreamSession)
-class StreamSessionAdmin(OfTenant, ReadOnlyAdmin):
+class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
+    add_pages = True
+    actions = session_tools.ACTIONS
     list_display = [
         "reference", "tenant", "end_user", "model", "state", "tokens", "failovers", "cause",
         "created",
@@ -67,9 +71,6 @@ class StreamSessionAdmin(OfTenant, ReadOnlyAdmin):
     readonly_fields = [
         "id", "because", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
     ]  # fmt: skip
-
-    class Media:
-        css = {"all": ["streaming/admin.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # The bodies are large; only the page of one session needs its own.
@@ -136,9 +137,9 @@ class StreamSessionAdmin(OfTenant, ReadOnlyAdmin):
     def tokens(self, session: StreamSession) -> int:
         return session.completion_tokens
 
-    @admin.display(ordering="created_at", description="created (UTC)")
+    @admin.display(ordering="created_at", description="created")
     def created(self, session: StreamSession) -> str:
-        return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(session.created_at)
 
     @admin.display(description="evidence")
     def because(self, session: Any) -> str:

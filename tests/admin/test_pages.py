@@ -150,7 +150,7 @@ def test_the_list_of_sessions_costs_the_same_however_long(
         add_session()
     with django_assert_max_num_queries(9):
         html = page(admin_client, "streamsession")
-    assert html.count("K7Q-4MX") == 10
+    assert html.count(">K7Q-4MX</a>") == 10
 
 
 def test_strangers_see_nothing(client):
