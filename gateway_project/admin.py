@@ -33,10 +33,11 @@ class TellsWhatIsGiven(AuditedAdmin):
 
 
 def _names(row: Model, column: str) -> set[str]:
-    return {
-        one.name if isinstance(one, Group) else f"{one.content_type.app_label}.{one.codename}"
-        for one in getattr(row, column).all()
-    }
+    rows = getattr(row, column)
+    if rows.model is Group:
+        return set(rows.values_list("name", flat=True))
+    named = rows.values_list("content_type__app_label", "codename")
+    return {f"{app}.{codename}" for app, codename in named}
 
 
 @admin.register(User)
