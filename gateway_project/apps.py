@@ -8,6 +8,10 @@ class DeskConfig(AdminConfig):
     default = False
     default_site = "gateway_project.site.DeskSite"
 
+    def ready(self) -> None:
+        super().ready()
+        from gateway_project import logins  # noqa: F401  (receives what Django tells of logins)
+
 
 class GatewayProjectConfig(AppConfig):
     name = "gateway_project"

@@ -24,6 +24,7 @@ from streaming.admin.audited import actor_of
 from streaming.admin.finance import finance
 from streaming.admin.pages import Tool, WithPages
 from streaming.admin.review_forms import AssignForm, ReviewForm
+from streaming.admin.tenancy import scopes_itself
 from streaming.core.outcome import Review
 from streaming.models import StreamSession
 from streaming.services import reviews, session_actions
@@ -200,7 +201,7 @@ def urls(model_admin: admin.ModelAdmin) -> list[URLPattern]:
     def view(request: HttpRequest, name: str) -> HttpResponse:
         return _deed_view(model_admin, request, name)
 
-    wrapped = model_admin.admin_site.admin_view(view)
+    wrapped = model_admin.admin_site.admin_view(scopes_itself(view))
     return [path("do/<str:name>/", wrapped, name="streaming_streamsession_do")]
 
 
