@@ -24,6 +24,7 @@ from streaming.admin.incident_page import shown
 from streaming.admin.pages import Tool, WithPages
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.review_forms import AssignForm, ReviewForm
+from streaming.admin.tenancy import OfFleet
 from streaming.models import Incident
 from streaming.services import incidents, reviews
 from streaming.services.incident_figures import INTERRUPTION, sessions_of
@@ -146,7 +147,7 @@ DEEDS = {
 
 
 @admin.register(Incident)
-class IncidentAdmin(WithPages, ReadOnlyAdmin):
+class IncidentAdmin(WithPages, OfFleet, ReadOnlyAdmin):
     change_form_template = "admin/streaming/incident.html"
     list_display = ["id", "kind", "subject", "node", "opened_at", "closed_at"]
     list_select_related = ["node"]

@@ -13,6 +13,8 @@ from django.utils.safestring import SafeString, mark_safe
 
 from streaming.admin.audited import actor_of
 from streaming.admin.node_orders import ACTIONS, WithNodeOrders
+from streaming.admin.tenancy import OfFleet
+from streaming.admin.times import local
 from streaming.core.nodes import NodeSpec
 from streaming.models import InferenceNode
 from streaming.models.node import Switch
@@ -78,7 +80,7 @@ class NodeForm(forms.ModelForm):
 
 
 @admin.register(InferenceNode)
-class InferenceNodeAdmin(WithNodeOrders):
+class InferenceNodeAdmin(OfFleet, WithNodeOrders):
     form = NodeForm
     list_display = [
         "name", "shown_state", "circuit", "dialect", "base_url", "served", "our_streams", "running",
@@ -145,7 +147,7 @@ class InferenceNodeAdmin(WithNodeOrders):
         usage = node.figures.get("kv_usage")
         return None if usage is None else f"{usage:.0%}"
 
-    @admin.display(description=f"the latest {LATEST}, newest first (UTC)")
+    @admin.display(description=f"the latest {LATEST}, newest first")
     def what_happened(self, node: InferenceNode) -> SafeString:
         # No inline: gateways add rows while a form is open, and it could not be saved any more.
         events = node.events.order_by("-id")[:LATEST]
@@ -154,7 +156,7 @@ class InferenceNodeAdmin(WithNodeOrders):
             "{} <b>{}</b> {}",
             (
                 (
-                    f"{event.at:%Y-%m-%d %H:%M:%S}",
+                    local(event.at),
                     event.kind,
                     ", ".join(f"{name}: {value}" for name, value in event.data.items() if value),
                 )
