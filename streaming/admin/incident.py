@@ -23,8 +23,8 @@ from streaming.admin.finance import finance
 from streaming.admin.incident_page import shown
 from streaming.admin.pages import Tool, WithPages
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.review_forms import AssignForm, ReviewForm
-from streaming.admin.tenancy import OfFleet
+from streaming.admin.review_forms import AssignForm, DeskForm, ReviewForm
+from streaming.admin.tenancy import OfFleet, is_limited
 from streaming.models import Incident
 from streaming.services import incidents, reviews
 from streaming.services.incident_figures import INTERRUPTION, sessions_of
@@ -63,11 +63,13 @@ class Deed:
     lead: str
     act: Callable[[HttpRequest, Incident, dict[str, Any]], str]
     offered: Callable[[Incident], bool]
-    form: type[forms.Form] = forms.Form
+    form: type[DeskForm] = DeskForm
 
 
 def _assign_all(request: HttpRequest, incident: Incident, said: dict[str, Any]) -> str:
     user = said["assignee"]
+    if is_limited(user):
+        raise Refused(f"{user} does not see all tenants: assign single sessions.")
     done = reviews.assign_all(sessions_of(incident), incident, user=user, by=actor_of(request))
     return f"{user} looks into {_sessions(done)}."
 
@@ -201,7 +203,7 @@ class IncidentAdmin(WithPages, OfFleet, ReadOnlyAdmin):
         if not deed.offered(incident):
             raise Http404("nothing that can be done to this one")
         back = reverse("admin:streaming_incident_change", args=[incident.pk])
-        form = deed.form(request.POST if request.method == "POST" else None)
+        form = deed.form(request.POST if request.method == "POST" else None, user=request.user)
         if request.method == "POST" and form.is_valid():
             try:
                 done = deed.act(request, incident, form.cleaned_data)
