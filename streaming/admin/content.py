@@ -34,7 +34,7 @@ def note_view(request: HttpRequest, session: StreamSession) -> None:
 
 def answer_text(session: StreamSession) -> str:
     """The answer as far as it is in the log."""
-    rows = TokenCheckpoint.objects.filter(session_id=session.pk).order_by("first_seq")
+    rows = TokenCheckpoint.objects.of(session).order_by("first_seq")
     return _shown(b"".join(bytes(text) for text in rows.values_list("text", flat=True)).decode())
 
 
