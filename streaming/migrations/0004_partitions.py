@@ -41,6 +41,6 @@ ALTER TABLE streaming_tokencheckpoint
 
 
 class Migration(migrations.Migration):
-    dependencies = [("streaming", "0002_storage")]
+    dependencies = [("streaming", "0003_changes")]
 
     operations = [migrations.RunSQL(PARTITIONED, UNPARTITIONED)]
