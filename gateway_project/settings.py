@@ -70,7 +70,7 @@ INSTALLED_APPS = [
     "streaming.apps.StreamingConfig",
     "billing.apps.BillingConfig",
     "channels",
-    "django.contrib.admin",
+    "gateway_project.apps.DeskConfig",  # django.contrib.admin, with a site of our own
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

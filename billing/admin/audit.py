@@ -21,6 +21,7 @@ from billing.services import verification
 from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
+from streaming.admin.tenancy import OfTenant, is_limited
 from streaming.admin.times import local
 
 FACTS = 160
@@ -28,7 +29,7 @@ FACTS = 160
 
 
 @admin.register(AuditEntry)
-class AuditEntryAdmin(BillingPages, ReadOnlyAdmin):
+class AuditEntryAdmin(OfTenant, BillingPages, ReadOnlyAdmin):
     list_display = ["seq", "when", "action", "actor", "subject", "short_session", "facts"]
     search_fields = ["subject"]
     search_help_text = (
@@ -84,6 +85,8 @@ class AuditEntryAdmin(BillingPages, ReadOnlyAdmin):
         return queryset.filter(action=term), False
 
     def list_tools(self, request: HttpRequest) -> list[Tool]:
+        if is_limited(request.user):
+            return []
         return [Tool("Verify the log…", reverse("admin:billing_auditentry_verify"))]
 
     def get_urls(self) -> list[Any]:
@@ -92,7 +95,7 @@ class AuditEntryAdmin(BillingPages, ReadOnlyAdmin):
 
     def verify_view(self, request: HttpRequest) -> HttpResponse:
         """Walk the whole chain, once somebody has pressed the button: it reads every row."""
-        if not self.has_view_permission(request):
+        if not self.has_view_permission(request) or is_limited(request.user):
             raise PermissionDenied
         verdict = verification.verify() if request.method == "POST" else None
         return self.page(request, "admin/billing/verify.html", "Verify", verdict=verdict)

@@ -15,6 +15,7 @@ from billing.models import CreditRequest
 from billing.services import credits
 from streaming.admin.confirmation import confirmed_action
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local
 
 APPROVE = "billing.approve_credit"
@@ -27,7 +28,7 @@ class ByDecision(OneOf):
 
 
 @admin.register(CreditRequest)
-class CreditRequestAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
+class CreditRequestAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = [
         "asked", "tenant", "exact", "reason", "requested_by", "decision", "decided_by",
     ]  # fmt: skip

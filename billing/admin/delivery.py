@@ -8,6 +8,7 @@ from billing.admin.filters import BySink, OneOf, WithRowFilters
 from billing.admin.pages import BillingPages
 from billing.models import EventDelivery
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local
 
 
@@ -18,7 +19,8 @@ class ByState(OneOf):
 
 
 @admin.register(EventDelivery)
-class EventDeliveryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
+class EventDeliveryAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
+    tenant_path = "sink__tenant_id"
     list_display = [
         "event_id",
         "sink",

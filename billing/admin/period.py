@@ -26,6 +26,7 @@ from streaming.admin.confirmation import confirmed_action
 from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local, utc
 
 CLOSE = "billing.change_billingperiod"
@@ -57,7 +58,7 @@ class TotalInline(ReadOnlyInline):
 
 
 @admin.register(BillingPeriod)
-class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
+class BillingPeriodAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = ["name", "tenant", "state", "starts", "ends", "time_zone", "closed_by"]
     list_select_related = ["tenant"]
     list_filter = [
@@ -155,7 +156,7 @@ class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     def close_view(self, request: HttpRequest, period_id: int) -> HttpResponse:
         """The checklist, and closing despite those of its items that are put up with."""
         require(request, CLOSE)
-        period = get_object_or_404(BillingPeriod.objects.select_related("tenant"), pk=period_id)
+        period = get_object_or_404(self.get_queryset(request), pk=period_id)
         checklist: dict[str, Any] | None = None
         if "close" in request.POST:
             despite = frozenset(request.POST.getlist("despite"))
@@ -185,7 +186,7 @@ class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
         """Whether ledger, settlements and log agree, and where not."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        period = get_object_or_404(BillingPeriod.objects.select_related("tenant"), pk=period_id)
+        period = get_object_or_404(self.get_queryset(request), pk=period_id)
         report = None
         if request.method == "POST" or not is_large(period):
             report = reconciliation.reconcile(period)

@@ -27,6 +27,7 @@ from streaming.admin.audited import actor_of
 from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnly
+from streaming.admin.tenancy import OfTenant, limit_choices
 from streaming.admin.times import in_zone, local
 from streaming.models import Tenant
 
@@ -114,7 +115,7 @@ class PlanInline(ReadOnlyInline):
 
 
 @admin.register(PriceList)
-class PriceListAdmin(ReadOnly, BillingPages):
+class PriceListAdmin(OfTenant, ReadOnly, BillingPages):
     list_display = ["whose", "what", "now", "policy_now"]
     list_display_links = ["whose", "what"]
     list_select_related = ["tenant"]
@@ -187,12 +188,15 @@ class PriceListAdmin(ReadOnly, BillingPages):
     def prices_view(self, request: HttpRequest, list_id: int | None = None) -> HttpResponse:
         """Set new prices: of a list, or of a tenant and a model that have none of their own yet."""
         require(request, ADD)
-        price_list = None if list_id is None else get_object_or_404(PriceList, pk=list_id)
+        price_list = (
+            None if list_id is None else get_object_or_404(self.get_queryset(request), pk=list_id)
+        )
         latest = price_list and price_list.plans.order_by("-effective_from").first()
         initial = {name: _as_typed(getattr(latest, name)) for name in PLAN[:-2]} if latest else {}
         form = PlanForm(
             request.POST or None, initial={"effective_from": None, **initial}, price_list=price_list
         )
+        limit_choices(form, request.user)
         if form.is_valid():
             values = dict(form.cleaned_data)
             chosen = values.pop("tenant", None)
@@ -228,7 +232,7 @@ class PriceListAdmin(ReadOnly, BillingPages):
     def end_view(self, request: HttpRequest, list_id: int) -> HttpResponse:
         """Let the latest prices end without others, or take them back if they have not begun."""
         require(request, ADD)
-        price_list = get_object_or_404(PriceList, pk=list_id)
+        price_list = get_object_or_404(self.get_queryset(request), pk=list_id)
         plan = _to_be_ended(price_list)
         if plan is None:
             raise Http404("no prices to end")

@@ -22,11 +22,12 @@ from billing.models import Settlement
 from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession
+from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local
 
 
 @admin.register(Settlement)
-class SettlementAdmin(WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
+class SettlementAdmin(OfTenant, WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
     session_column = "usage_id"
     list_display = [
         "settled", "n", "kind", "tenant", "model", "short_session", "output", "prompt", "evidence", "exact",

@@ -19,6 +19,7 @@ from billing.services import bills
 from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession
+from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local
 
 LATEST = 50
@@ -32,7 +33,7 @@ EVIDENCE = {
 
 
 @admin.register(UsageRecord)
-class UsageRecordAdmin(WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
+class UsageRecordAdmin(OfTenant, WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
     change_form_template = "admin/billing/bill.html"
     list_display = [
         "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "exact",

@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.forms.models import BaseInlineFormSet
 
+from streaming.admin.content import without_words, words
 from streaming.admin.evidence import in_words
 from streaming.admin.read_only import ReadOnly
 from streaming.admin.times import clock, local
@@ -37,21 +38,24 @@ class AttemptInline(ReadOnlyInline):
     model = Attempt
     ordering = ["number"]
     fields = [
-        "number", "node_name", "seam_grade", "tokens", "end_reason", "end_detail", "cause",
+        "number", "node_name", "seam_grade", "tokens", "end_reason", "said", "cause",
         "because", "first_token", "detection", "recovery", "discarded", "started",
     ]  # fmt: skip
     readonly_fields = [
-        "tokens", "because", "first_token", "detection", "recovery", "discarded", "started",
+        "tokens", "said", "because", "first_token", "detection", "recovery", "discarded", "started",
     ]  # fmt: skip
 
     @admin.display
     def tokens(self, row: Attempt) -> str:
         return "-" if row.first_seq is None else f"{row.first_seq}–{row.last_seq}"
 
+    @admin.display(description="what the engine said")
+    def said(self, row: Attempt) -> str:
+        return words(row.end_detail, getattr(row.session, "revealed", False))
+
     @admin.display(description="evidence")
     def because(self, row: Attempt) -> str:
-        # What the engine said has a column of its own.
-        return in_words({name: row.evidence[name] for name in row.evidence if name != "said"})
+        return in_words(without_words(row.evidence))
 
     @admin.display(description="first token")
     def first_token(self, row: Attempt) -> str:
