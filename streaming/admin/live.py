@@ -13,8 +13,8 @@ from django.views.decorators.cache import never_cache
 
 from streaming.admin.badges import CIRCUIT
 from streaming.admin.pages import require
+from streaming.admin.tenancy import scopes_itself, tenants_of
 from streaming.admin.times import zone_name
-from streaming.consumers.staff import tenants_of
 from streaming.services.live_board import board
 
 PERMISSION = "streaming.watch_live_board"
@@ -26,6 +26,7 @@ LINKED = {
 """What the board names, and the tables with a page of each."""
 
 
+@scopes_itself
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
     """The board as it is now; the script that comes along keeps it so."""
@@ -47,6 +48,7 @@ def page(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "admin/streaming/live.html", context)
 
 
+@scopes_itself
 @never_cache
 def data(request: HttpRequest) -> HttpResponse:
     """The same figures for the script, where it gets no socket."""

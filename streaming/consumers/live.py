@@ -16,7 +16,8 @@ from channels.db import DatabaseSyncToAsync
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import Error
 
-from streaming.consumers.staff import Handshake, tenants_of
+from streaming.admin.tenancy import tenants_of
+from streaming.consumers.staff import Handshake
 from streaming.errors import ShuttingDown
 from streaming.runtime.gateway import current
 from streaming.services.live_board import Tenants, board

@@ -17,7 +17,6 @@ from django.http import HttpRequest
 from django.http.cookie import parse_cookie
 from django.utils.http import is_same_domain
 
-from streaming.models import TenantMember
 from streaming.ports import ports
 
 
@@ -68,13 +67,6 @@ class Handshake(HttpRequest):
         if not admin.site.has_permission(self) or not ports.is_verified(self):
             return None
         return self.user
-
-
-def tenants_of(user: Any) -> frozenset[int] | None:
-    """The tenants that a member of staff sees; None: all."""
-    if user.has_perm("streaming.all_tenants"):
-        return None
-    return frozenset(TenantMember.objects.filter(user=user).values_list("tenant_id", flat=True))
 
 
 def _is_trusted(origin: str) -> bool:
