@@ -284,7 +284,7 @@ class GatewayServer(daphne.server.Server):
                 self.vanished_seconds
             ):
                 logger.info("a client has vanished: its connection is cut")
-                transport.abortConnection()
+                transport.vanish()
         reactor.callLater(2, self.timeout_checker)
 
     # Shutdown

@@ -105,6 +105,8 @@ class GatewayTransport(tcp.Server):
     bufferSize = HIGH_WATER
     #: Bytes handed to this transport so far, head and chunk framing included.
     written = 0
+    #: How it ended: closed (by the peer), reset, timed_out, or ours. Empty while it lives.
+    ended_by = ""
     _unsent_at_close: int | None = None
     _closed_socket: socket.socket | None = None
     _given_up = 0
@@ -158,6 +160,7 @@ class GatewayTransport(tcp.Server):
     def connectionLost(self, reason: Any) -> None:
         # Linux still answers after a reset, but not after close(). What leaves with the FIN is
         # acknowledged only after that, so we keep a second descriptor for a moment.
+        self.ended_by = self.ended_by or _ended_by(reason)
         if self.connected:
             self._given_up = len(self.dataBuffer) - self.offset + self._tempDataLen
             self._unsent_at_close = self.unsent_bytes()
@@ -165,6 +168,11 @@ class GatewayTransport(tcp.Server):
                 self._closed_socket = self.socket.dup()
                 self.reactor.callLater(LAST_ACKS_SECONDS, self._ask_no_more)
         super().connectionLost(reason)
+
+    def vanish(self) -> None:
+        """Cut it: the peer is gone without a word."""
+        self.ended_by = "timed_out"
+        self.abortConnection()
 
     def _ask_no_more(self) -> None:
         if self._closed_socket is not None:
@@ -199,6 +207,15 @@ class GatewayTransport(tcp.Server):
         """Whether the peer is gone without a word: a phone in a tunnel sends no FIN."""
         info = self.tcp_info()
         return info is not None and info.is_silent(seconds)
+
+
+def _ended_by(reason: Any) -> str:
+    """Who ended a connection, from Twisted's word for it."""
+    if reason.check(error.ConnectionDone):
+        return "closed"
+    if reason.check(error.ConnectionAborted):
+        return "ours"
+    return "reset"  # also where the kernel gave up: Twisted keeps no errno
 
 
 def _in_kernel(sock: socket.socket, in_user_space: int) -> int | None:
@@ -240,6 +257,11 @@ class ConnectionSocket:
     def written(self) -> int:
         """Bytes given to this connection so far, over all its responses, framing included."""
         return self._transport.written
+
+    @property
+    def ended_by(self) -> str:
+        """How the connection ended: closed, reset or timed_out; ``ours``; empty while it lives."""
+        return self._transport.ended_by
 
     def unsent_bytes(self) -> int | None:
         """Bytes not yet acknowledged by the peer (kernel and user space); None if unknown."""

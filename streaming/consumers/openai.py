@@ -104,7 +104,7 @@ class ChatCompletionsConsumer(StreamConsumer):
         session_id = await begin(gateway, principal, chat, request, "openai")
         self.session_id = session_id
         completion = Completion(session_id, chat)
-        with attached(gateway, session_id, 0, self.socket) as attachment:
+        with attached(gateway, session_id, 0, self.socket, "openai") as attachment:
             if not chat.stream:
                 await self._answer_whole(attachment, completion)
                 return

@@ -100,7 +100,7 @@ class SessionEventsConsumer(StreamConsumer):
             "resume_window_seconds": conf().resume_window,
             "cursor": cursor,
         }
-        with attached(gateway, session_id, cursor, self.socket) as attachment:
+        with attached(gateway, session_id, cursor, self.socket, "sse") as attachment:
             await AnswerStream(
                 self,
                 attachment,

@@ -334,7 +334,9 @@ class _Follow:
         loop = asyncio.get_running_loop()
         connection = socket.scope.get("extensions", {}).get("unbroken.socket")
         try:
-            with attached(self._gateway, self._session_id, self._cursor, connection) as attachment:
+            with attached(
+                self._gateway, self._session_id, self._cursor, connection, "websocket"
+            ) as attachment:
                 self.attachment = attachment
                 await socket._send(self._opening)
                 async with aclosing(attachment.pieces()) as pieces:

@@ -20,6 +20,7 @@ Row = dict[str, Any]
 _NODES = """
 SELECT node.id, node.name, node.dialect, node.base_url, node.admin_state, node.weight, node.options,
     node.source, node.failover, node.hedging, node.defragment, node.circuit, node.parent_id,
+    node.probe_asked_at, node.circuit_reset_at,
     parent.base_url AS parent_url,
     node.health, node.health_reason AS reason, node.models_served AS models, node.capabilities,
     node.figures, extract(epoch FROM now() - node.checked_at)::float8 AS age

@@ -77,6 +77,8 @@ class FleetWatch:
         # As the table had them when it was last read, by node id.
         self._stored_health: dict[int, str] = {}
         self._stored_circuit: dict[int, str] = {}
+        # When operators last wanted a probe and a reset of the circuit, by node id.
+        self._orders: dict[int, tuple[datetime | None, datetime | None]] = {}
         self._something_drains = False
         self._prober_since = -math.inf
         self.read_at: datetime | None = None
@@ -255,6 +257,7 @@ class FleetWatch:
         asked_at = asyncio.get_running_loop().time()
         view = await self._table.read()
         for node, row in self._registry.follow(view):
+            self._obey(node, row)
             try:
                 self._read_finding(node, row, asked_at)
             except (ValueError, KeyError, TypeError) as exc:  # from another version of the gateway
@@ -264,6 +267,19 @@ class FleetWatch:
             row["admin_state"] == "draining" or is_leaving(row) for row in view.nodes
         )
         self.read_at = view.read_at
+
+    def _obey(self, node: Node, row: Row) -> None:
+        """An operator may want a probe now, or a closed circuit."""
+        wanted = (row["probe_asked_at"], row["circuit_reset_at"])
+        former = self._orders.get(node.id, wanted)  # what was wanted before our time is done
+        self._orders[node.id] = wanted
+        if wanted[0] != former[0]:
+            self._hurry[node.id].set()
+        if wanted[1] != former[1] and (before := node.breaker.state) is not Circuit.CLOSED:
+            node.breaker.close()
+            node.readmission.begin(asyncio.get_running_loop().time())
+            self._circuit_moved(node, before, "an operator has reset it")
+            self._fleet.announce_change()
 
     def _read_finding(self, node: Node, row: Row, asked_at: float) -> None:
         """What others have stored. The prober knows better, once it has looked."""
@@ -294,6 +310,7 @@ class FleetWatch:
         self._probes.pop(node.id).cancel()
         del self._hurry[node.id]
         self._stored_circuit.pop(node.id, None)
+        self._orders.pop(node.id, None)
 
     async def _look_up_forever(self) -> None:
         while True:

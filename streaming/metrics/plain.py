@@ -56,6 +56,11 @@ class Total:
         counted = self._counted
         counted[labels] = counted.get(labels, 0) + amount
 
+    @property
+    def total(self) -> float:
+        """Over all labels."""
+        return self.value + sum(self._counted.values())
+
     def fold(self) -> None:
         told = self._told
         if not self._has_labels:

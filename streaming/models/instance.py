@@ -21,7 +21,7 @@ class GatewayInstance(models.Model):
     figures = models.JSONField(
         default=dict,
         db_default=models.Value({}, models.JSONField()),
-        help_text="streams, readers, and tokens and failovers since its start; as of its heartbeat.",
+        help_text="streams and readers; tokens and failovers since it began. As of its heartbeat.",
     )
     nodes_read_at = models.DateTimeField(
         null=True, help_text="When it last read the node table: what it knows of drains."

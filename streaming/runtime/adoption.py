@@ -31,7 +31,8 @@ SELECT s.id, s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_di
     s.request, s.prompt_token_ids, s.prompt_tokens, s.state, s.finish_reason, s.error_code, s.cause,
     s.owner_id, s.protocol, s.created_at, s.ended_at, s.resume_until, s.purged_at,
     s.completion_tokens, s.failovers, s.discarded_tokens, f.epoch, f.durable_seq, f.delivered_seq,
-    f.sent_seq, f.taken_seq, f.cursor_seq, f.acked_seq, s.cached_prompt_tokens, f.stop_requested, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
+    f.sent_seq, f.taken_seq, f.cursor_seq, f.acked_seq, s.cached_prompt_tokens, f.stop_requested,
+    f.continue_requested, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
 FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 JOIN streaming_tenant t ON t.id = s.tenant_id
@@ -78,6 +79,8 @@ class StoredSession:
     acked_seq: int
     cached_prompt_tokens: int | None
     stop_requested: bool
+    continue_requested: bool
+    """Somebody wants it finished, whoever reads it."""
     window_is_over: bool
     """Suspended, and nobody has come back in time."""
     owner_is_dead: bool
@@ -229,7 +232,7 @@ def restore(
         stored.tenant,
         stored.api_key_id,
         end_user=stored.end_user,
-        on_disconnect=stored.on_disconnect,
+        on_disconnect="finish" if stored.continue_requested else stored.on_disconnect,
     )
     session = LiveSession(
         id=stored.id,
@@ -270,13 +273,20 @@ def _broken(code: str, message: str) -> SessionEnd:
 # Sessions whose owner is gone and that nobody reads: a gateway must say what becomes of them.
 # After a crash their readers have the grace period to come back: it was not they who left.
 ORPHANS = f"""
-SELECT s.id, s.on_disconnect, s.state = 'suspended' FROM streaming_streamsession s
+SELECT s.id, CASE WHEN f.continue_requested THEN 'finish' ELSE s.on_disconnect END,
+    s.state = 'suspended' FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 LEFT JOIN streaming_gatewayinstance i ON i.id = s.owner_id
 WHERE s.ended_at IS NULL AND CASE WHEN s.state = 'suspended' THEN s.resume_until < now()
     ELSE coalesce(f.readers_until < now(), true) AND {OWNER_IS_DEAD} AND (i.id IS NULL
         OR i.stopped_at IS NOT NULL OR i.heartbeat_at < now() - make_interval(secs => %s)) END
 LIMIT 50
+"""
+
+# What somebody at the support desk wants continued although nobody has come back for it.
+TO_CONTINUE = """
+SELECT f.session_id FROM session_fence f JOIN streaming_streamsession s ON s.id = f.session_id
+WHERE f.continue_requested AND s.state = 'suspended' AND s.resume_until >= now() LIMIT 50
 """
 
 OWNED = """

@@ -338,7 +338,9 @@ class Gateway:
             await asyncio.sleep(conf().heartbeat_seconds)
             try:
                 streams, read_at = self.watch.streams(), self.watch.read_at
-                await instance.beat(self._upkeep, self.instance_id, streams, read_at)
+                await instance.beat(
+                    self._upkeep, self.instance_id, streams, read_at, self.measuring.figures()
+                )
             except (psycopg.Error, PoolTimeout) as exc:
                 logger.info("no heartbeat: %s", exc)
 
@@ -374,11 +376,14 @@ class Gateway:
         async with self._upkeep.connection() as connection:
             cursor = await connection.execute(adoption.ORPHANS, (conf().grace_seconds,))
             orphans = await cursor.fetchall()
+            cursor = await connection.execute(adoption.TO_CONTINUE)
+            to_continue = [row[0] for row in await cursor.fetchall()]
             cursor = await connection.execute(adoption.OWNED, (self.instance_id,))
             owned = {row[0] for row in await cursor.fetchall()}
         for session_id, on_disconnect, suspended in orphans:
             end = adoption.end_of_orphan(on_disconnect, suspended)
             await self.adopt([session_id], end.cause if end else "gateway_crash", end)
+        await self.adopt(to_continue, "continued_by_staff")
         now_unserved = owned - self.sessions.keys() - self._adopting
         await self.adopt(now_unserved & unserved, "runner_lost")
         return now_unserved

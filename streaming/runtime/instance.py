@@ -38,16 +38,22 @@ async def beat(
     instance_id: int,
     node_streams: Mapping[str, int],
     nodes_read_at: datetime | None,
+    figures: Mapping[str, int],
 ) -> None:
-    """Write the heartbeat, and what runs here: attempts by node id.
+    """Write the heartbeat, and what runs here: attempts by node id, and ``figures`` of all.
 
     ``nodes_read_at``: when the node table was last read, before which nothing of it is known.
     """
     async with pool.connection() as connection:
         await connection.execute(
             "UPDATE streaming_gatewayinstance SET heartbeat_at = now(), node_streams = %s::jsonb,"
-            " nodes_read_at = %s WHERE id = %s",
-            (orjson.dumps(node_streams).decode(), nodes_read_at, instance_id),
+            " nodes_read_at = %s, figures = %s::jsonb WHERE id = %s",
+            (
+                orjson.dumps(node_streams).decode(),
+                nodes_read_at,
+                orjson.dumps(figures).decode(),
+                instance_id,
+            ),
         )
 
 

@@ -119,6 +119,16 @@ class Measuring:
         c.JOURNAL_PENDING.value = self._journal.pending_sessions
         fold()
 
+    def figures(self) -> dict[str, int]:
+        """For the live board: streams and their readers here now; and since this process began,
+        tokens and failovers."""
+        return {
+            "streams": len(self._sessions),
+            "readers": sum(len(session.readers) for session in self._sessions.values()),
+            "tokens": int(c.GENERATED.value),
+            "failovers": int(c.FAILOVERS.total),
+        }
+
     def opened(self, session: LiveSession) -> None:
         """This process owns it from now on."""
         self.count.opened(session.id, session.log.last_seq, session.log.marks.delivered)

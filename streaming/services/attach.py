@@ -24,6 +24,7 @@ from streaming.runtime.live import ControlEvent, LiveSession, Principal
 from streaming.runtime.log_reader import slice_from_database
 from streaming.runtime.reader import Reader, Socket
 from streaming.runtime.token_log import LogSlice, SessionLog
+from streaming.runtime.visits import Visit
 
 LAST_LOOKS = (0.01, 0.1, 0.5, 1.0)
 """Seconds between the looks at the socket of a reader that has ended or left."""
@@ -37,6 +38,8 @@ class Attachment:
         self.session_id = session_id
         self.reader = reader
         self._remote: RemoteLog | None = None
+        #: Whether it has been given everything, the end included.
+        self.is_whole = False
         #: Set when the reader is told to come back on another connection.
         self.sent_away = False
 
@@ -82,6 +85,7 @@ class Attachment:
                 yield piece
                 seq = piece.last_seq
                 if piece.terminal is not None:
+                    self.is_whole = True
                     return
                 continue
             if isinstance(log, SessionLog) and log.lost is not None:
@@ -112,6 +116,7 @@ class Attachment:
 
     def expect_back(self) -> None:
         """The reader is being sent to another connection."""
+        self.sent_away = True
         if (live := self.live) is not None:
             live.expect_back()
 
@@ -168,20 +173,31 @@ async def note_end(gateway: Gateway, stored: StoredSession) -> None:
 
 @contextmanager
 def attached(
-    gateway: Gateway, session_id: UUID, cursor: int, socket: Socket | None
+    gateway: Gateway, session_id: UUID, cursor: int, socket: Socket | None, protocol: str
 ) -> Iterator[Attachment]:
-    """A reader, for the time of the block."""
+    """A reader, for the time of the block. Its coming and going enter the session's time line."""
     loop = asyncio.get_running_loop()
     reader = Reader(cursor, loop.time(), socket)
     attachment = Attachment(gateway, session_id, reader)
     live = attachment.live
     if live is not None:
         live.join(reader)
+    visit = Visit(gateway, session_id, cursor, protocol)
     try:
         yield attachment
     finally:
+        if not attachment.is_whole:
+            visit.left(reader.cursor, _ending(attachment, socket))
         attachment.leave()
         gateway.spawn(_settle_delivery(gateway, session_id, reader), "delivered")
+
+
+def _ending(attachment: Attachment, socket: Socket | None) -> str:
+    """How a reader has left that has not been given everything."""
+    if attachment.sent_away:
+        return "sent_away"
+    # One that is still there has unsubscribed, or has been told an error.
+    return (socket.ended_by if socket is not None else "") or "ended"
 
 
 async def _settle_delivery(gateway: Gateway, session_id: UUID, reader: Reader) -> None:

@@ -252,6 +252,12 @@ async def test_vanished_reader_is_cut_and_slow_one_is_not() -> None:
                 await asyncio.sleep(2)
                 assert state_of(stack, slow)[0] == "streaming"
                 assert gateway.log.count("vanished") == 1
+                left = stack.sql(
+                    "SELECT data ->> 'how' FROM streaming_sessionevent WHERE session_id = %s"
+                    " AND kind = 'reader_left'",
+                    vanishing.session_id,
+                )
+                assert left == [("timed_out",)]
                 assert connections(gateway) >= 1
             finally:
                 for client in clients:

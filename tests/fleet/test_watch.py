@@ -219,3 +219,26 @@ async def test_the_table_is_followed(workshop: Workshop, healthy: SimulatorProce
     assert not node.accepting
     sql("DELETE FROM streaming_inferencenode")
     await until(lambda: not watch.names)
+
+
+async def test_operators_have_a_circuit_reset_and_a_node_probed(
+    workshop: Workshop, healthy: SimulatorProcess
+) -> None:
+    node_id = workshop.add("a", healthy.url)
+    watch, other = await workshop.start(1), await workshop.start(2)
+    node = watch.node("a")
+    for _ in range(5):
+        watch.fleet.attempt_began(node)
+        watch.fleet.attempt_failed(node, Cause.ENGINE_ERROR)
+        watch.fleet.attempt_ended(node)
+    await until(lambda: other.node("a").breaker.state is Circuit.OPEN)
+    order = "UPDATE streaming_inferencenode SET {} = now() WHERE id = %s"
+    workshop.stack.sql(order.format("circuit_reset_at"), node_id)
+    await until(lambda: node.breaker.state is Circuit.CLOSED)
+    await until(lambda: other.node("a").breaker.state is Circuit.CLOSED)
+    await until(lambda: stored(workshop)[1] == "closed")
+
+    # The one that does not probe for all looks too, since somebody wants to know.
+    known_at = other.node("a").known_at
+    workshop.stack.sql(order.format("probe_asked_at"), node_id)
+    await until(lambda: other.node("a").known_at > known_at)
