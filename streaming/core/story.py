@@ -1,127 +1,81 @@
 """The course of a session, told from what is stored: what interrupted it, and what that led to.
 
-Pure: ``services.explaining`` stores the result for the lists, the session's page draws it.
+Pure: ``services.explaining`` stores the result for the lists, the session's page draws it. Rows of
+other versions, with kinds and causes that this one does not know, are told as far as they can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
+from streaming.core.absences import absences_of, interruption_of
+from streaming.core.course import (
+    NOTICED_MS,
+    Absence,
+    Facts,
+    Happening,
+    Interruption,
+    Story,
+    Try,
+)
+from streaming.core.interruptions import interruptions_of
 from streaming.core.outcome import Outcome
+from streaming.core.wording import sentence_of
 
-NOTICED_MS = 300.0
-"""A gap that exceeds the usual pace by more than this is seen by whoever reads."""
+__all__ = [
+    "NOTICED_MS", "Absence", "Facts", "Happening", "Interruption", "Story", "Try", "tell",
+]  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
-    """One attempt, as ``streaming.models.Attempt`` has it. Times in milliseconds where named so."""
-
-    number: int
-    kind: str
-    node: str
-    started_at: datetime
-    first_token_at: datetime | None = None
-    ended_at: datetime | None = None
-    first_seq: int | None = None
-    last_seq: int | None = None
-    end_reason: str = ""
-    end_detail: str = ""
-    cause: str = ""
-    grade: str = ""
-    seam_note: str = ""
-    detection_ms: float | None = None
-    recovery_ms: float | None = None
-    discarded: int = 0
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """One line of the time line (``SessionEvent``)."""
-
-    at: datetime
-    kind: str
-    seq: int
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """All that is known of one session. ``charged``: billed tokens; None: not settled yet."""
-
-    state: str
-    finish_reason: str
-    error_code: str
-    cause: str
-    created_at: datetime
-    first_token_at: datetime | None
-    ended_at: datetime | None
-    tokens: int
-    delivered: int
-    tries: tuple[Try, ...] = ()
-    happenings: tuple[Happening, ...] = ()
-    charged: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interruption:
-    """One abnormal end. ``side``: engine, gateway or reader. ``seq``: the last token before it.
-
-    ``until``: when the next token was there, or the reader back; None: never.
-    ``beyond_ms``: the time without a token, less the session's usual pace; None: it never went on,
-    or nobody was there to notice.
-    """
-
-    at: datetime
-    side: str
-    seq: int
-    node: str
-    cause: str
-    until: datetime | None = None
-    next_node: str = ""
-    grade: str = ""
-    beyond_ms: float | None = None
-
-    @property
-    def noticed(self) -> bool:
-        return self.until is None or (self.beyond_ms or 0.0) > NOTICED_MS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absence:
-    """A time without any reader. ``how``: closed, reset, timed_out, stuck, sent_away.
-
-    ``back_at``: None: nobody came back.
-    """
-
-    left_at: datetime
-    back_at: datetime | None
-    how: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """``sentence``: what happened, for somebody who does not know what a KV-cache is."""
-
-    outcome: Outcome | None
-    interruptions: tuple[Interruption, ...]
-    absences: tuple[Absence, ...]
-    sentence: str
-
-    @property
-    def main(self) -> Interruption | None:
-        """The one that decided: the one that was never got over, else the longest."""
-        open_ones = [one for one in self.interruptions if one.until is None]
-        if open_ones:
-            return open_ones[-1]
-        return max(self.interruptions, key=lambda one: one.beyond_ms or 0.0, default=None)
+_WORST_FIRST = (Outcome.LOST, Outcome.SUSPENDED, Outcome.RECOVERED, Outcome.LEFT)
+_MAY_GO_ON = frozenset({"created", "streaming", "recovering", "suspended"})
 
 
 def tell(facts: Facts) -> Story:
     """What happened to a session."""
-    raise NotImplementedError  # the first thing to be built on this branch
+    course = sorted(facts.happenings, key=lambda one: one.at)
+    absences = absences_of(facts, course)
+    of_machines = interruptions_of(facts, course, absences)
+    gateways = [one for one in of_machines if one.side == "gateway"]
+    readers = [interruption_of(absence, facts, gateways) for absence in absences]
+    found = sorted(
+        [*of_machines, *(one for one in readers if one is not None)],
+        key=lambda one: (one.seq, one.at),
+    )
+    outcome = _outcome(facts, found, absences)
+    untold = Story(outcome=outcome, interruptions=tuple(found), absences=absences, sentence="")
+    return replace(untold, sentence=sentence_of(facts, outcome, untold.main, found, absences))
+
+
+def _outcome(
+    facts: Facts, interruptions: Sequence[Interruption], absences: Sequence[Absence]
+) -> Outcome | None:
+    """Of everything that interrupted it, the worst."""
+    led_to = {_led_to(one, facts, absences) for one in interruptions}
+    if _was_cut_off(facts, absences):
+        led_to.add(Outcome.LOST)
+    if absences and absences[-1].back_at is None and absences[-1].is_clean:
+        led_to.add(Outcome.LEFT)
+    return next((outcome for outcome in _WORST_FIRST if outcome in led_to), None)
+
+
+def _led_to(one: Interruption, facts: Facts, absences: Sequence[Absence]) -> Outcome:
+    if one.until is not None:
+        return Outcome.RECOVERED
+    if facts.state in _MAY_GO_ON:
+        return Outcome.SUSPENDED
+    if one.side == "reader" and facts.delivered >= facts.tokens and facts.state == "completed":
+        return Outcome.RECOVERED  # it vanished with the whole answer in hand
+    return Outcome.LOST
+
+
+def _was_cut_off(facts: Facts, absences: Sequence[Absence]) -> bool:
+    """Its gateway died, the answer went on, and its reader never learnt of it."""
+    last = absences[-1] if absences else None
+    return (
+        last is not None
+        and last.how == "gateway_gone"
+        and last.back_at is None
+        and facts.ended_at is not None
+        and facts.delivered < facts.tokens
+    )
