@@ -9,6 +9,7 @@ import zlib
 from array import array
 from dataclasses import dataclass
 
+from gateway_project.demo.copying import Copied, copied
 from gateway_project.demo.topics import SYSTEM_PROMPTS, TOPICS, WORDS, Topic
 from streaming.core.digest import RunningDigest
 
@@ -25,10 +26,10 @@ _TOKEN = re.compile(r" ?[^\W\d_\u3000-\u9fff]{1,6}|\d{1,3}|\s+|.", re.DOTALL)
 class Answer:
     """What was asked and answered. A cut is a flush: ``cuts[i]`` is the last token of the ``i``-th,
     ``digests[i]`` is over all tokens up to it, and ``rows[i]`` its part of a row of the token log:
-    first_seq, last_seq, token_ids, text, text_ends, digest, as PostgreSQL's COPY takes them."""
+    first_seq, last_seq, token_ids, text, text_ends, digest. What is large is kept as COPY takes it."""
 
-    request: bytes
-    prompt_ids: bytes
+    request: Copied
+    prompt_ids: Copied
     prompt_tokens: int
     cached_tokens: int | None
     cuts: tuple[int, ...]
@@ -92,7 +93,13 @@ def _cut(
         rows.append("\t".join([str(first + 1), str(last), *columns]).encode())
         first = last
     return Answer(
-        request, prompt, len(prompt) // 4, cached, tuple(cuts), tuple(digests), tuple(rows)
+        copied(request),
+        copied(prompt),
+        len(prompt) // 4,
+        cached,
+        tuple(cuts),
+        tuple(digests),
+        tuple(rows),
     )
 
 
@@ -119,11 +126,6 @@ def _filled(chance: random.Random, sentence: str, product: str) -> str:
         lambda found: product if found[1] == "product" else chance.choice(WORDS[found[1]]),
         sentence,
     )
-
-
-def copied(value: bytes) -> str:
-    """Bytes as COPY's text format takes them."""
-    return rf"\\x{value.hex()}"
 
 
 def _tokens(text: str) -> list[str]:

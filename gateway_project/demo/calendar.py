@@ -97,11 +97,14 @@ def _starts(world: World, chance: random.Random, sessions: int) -> Iterator[Star
     def place(hour: int, starts: list[Start]) -> None:
         special.setdefault(hour, []).extend(starts)
 
-    left = round(IN_STORMS * interrupted)
+    left, storms = round(IN_STORMS * interrupted), 0
     hour = max(0, len(hours) - LAST_NIGHT)
     while left > 0:
         size = min(left, _storm_size(chance, sessions))
-        place(hour, _storm(chance, _within(chance, hours[hour], last), size))
+        # However few storms there are, the second one comes over a gateway.
+        of_gateway = storms == 1 or (storms > 1 and chance.random() < OF_GATEWAYS)
+        place(hour, _storm(chance, _within(chance, hours[hour], last), size, of_gateway))
+        storms += 1
         left -= size
         hour = chance.choices(range(len(hours)), weights)[0]
     for hour in chance.choices(range(len(hours)), weights, k=round((1 - IN_STORMS) * interrupted)):
@@ -118,9 +121,9 @@ def _starts(world: World, chance: random.Random, sessions: int) -> Iterator[Star
         yield from sorted([*starts, *special.pop(number, [])], key=lambda start: start.at)
 
 
-def _storm(chance: random.Random, at: float, size: int) -> list[Start]:
+def _storm(chance: random.Random, at: float, size: int, of_gateway: bool) -> list[Start]:
     """What comes over so many sessions in one moment."""
-    if chance.random() < OF_GATEWAYS:
+    if of_gateway:
         what = chance.choice(tuple(courses.OF_GATEWAYS))
         return [Start(at, of_gateway=what, siblings=size - 1) for _ in range(size)]
     node = chance.choice([node for nodes in MODELS.values() for node in nodes])

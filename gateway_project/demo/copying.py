@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-
-from gateway_project.demo.answers import copied
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "streaming_streamsession": (
@@ -43,29 +43,47 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def moment(at: float) -> str:
-    """A Unix time as PostgreSQL reads it."""
-    return datetime.fromtimestamp(at, UTC).isoformat()
+class Copied(str):
+    """What is in COPY's text format already."""
+
+    __slots__ = ()
+
+
+def copied(value: bytes) -> Copied:
+    return Copied(rf"\\x{value.hex()}")
+
+
+def moment(at: float) -> Copied:
+    """A Unix time."""
+    second = int(at)
+    return Copied(f"{_second(second)}.{int((at - second) * 1e6):06d}+00")
+
+
+@lru_cache(maxsize=4096)
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def cell(value: Any) -> str:
-    """One value in COPY's text format; floats are no times (see ``moment``)."""
-    match value:
-        case None:
-            return r"\N"
-        case bool():
-            return "t" if value else "f"
-        case str():
-            if not value.isalnum():
-                value = value.replace("\\", r"\\").replace("\t", r"\t").replace("\n", r"\n")
-                value = value.replace("\r", r"\r")
-            return value
-        case bytes():
-            return copied(value)
-        case dict():
-            return cell(json.dumps(value, ensure_ascii=False)) if value else "{}"
-        case _:
-            return str(value)
+    """One value in COPY's text format; a float is a number (see ``moment``)."""
+    kind = type(value)
+    if kind is Copied:
+        return value
+    if value is None:
+        return r"\N"
+    if kind is bool:
+        return "t" if value else "f"
+    if kind is dict:
+        value, kind = (json.dumps(value, ensure_ascii=False) if value else "{}"), str
+    if kind is bytes:
+        return copied(value)
+    if kind is str:
+        if "\\" in value:
+            value = value.replace("\\", r"\\")
+        if not value.isprintable():
+            value = value.replace("\t", r"\t").replace("\n", r"\n").replace("\r", r"\r")
+        return value
+    return str(value)
 
 
 class Batch:
@@ -97,3 +115,16 @@ class Batch:
             cursor.execute(
                 "DELETE FROM streaming_changedsession WHERE session_id = ANY(%s)", [self.plain]
             )
+
+
+def written(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The same, each when it is stored. While PostgreSQL takes one, the next is made.
+
+    Raises as ``Batch.write``; those before it are stored.
+    """
+    with ThreadPoolExecutor(1, "made-up sessions") as pool:
+        coming = pool.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, batches, None)
+            batch.write()
+            yield batch

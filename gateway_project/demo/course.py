@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway_project.demo.answers import Answer
-from gateway_project.demo.copying import Batch, moment
+from gateway_project.demo.copying import Batch, Copied, moment
 from gateway_project.demo.faults import Fault
 from gateway_project.demo.fleet import ALIASES, MODELS, Customer, World
 from streaming.core.attribution import attribute_end
@@ -87,6 +87,7 @@ class Course:
         self.epoch = 1
         self.tries: list[Try] = []
         self.is_read = False
+        self._visits = chance.randrange(5000)
         self.sent = self.taken = self.cursor = self.acked = 0
         self.first_token_at: float | None = None
         self.failed_at: float | None = None
@@ -145,14 +146,19 @@ class Course:
         self.is_read = True
         self.cursor = max(self.cursor, cursor)
         self.sent = max(self.sent, cursor)
-        self.tell("reader_joined", transport=self.protocol, cursor=cursor, process=self.owner)
+        self._visits += 1
+        self.tell("reader_joined", cursor, **self._reader, protocol=self.protocol, cursor=cursor)
+
+    @property
+    def _reader(self) -> dict[str, Any]:
+        return {"reader": f"{self.owner}-{self._visits}", "process": self.owner}
 
     def leave(self, how: str) -> None:
         """The only reader is gone; the last that was sent it may not have got."""
         self.is_read = False
         self.sent = self.tokens
         self.taken = self.answer.until(max(self.done - self.chance.randrange(3), 0))
-        self.tell("reader_left", how=how, sent=self.sent)
+        self.tell("reader_left", self.sent, **self._reader, how=how)
 
     def attempt(
         self, node: str, kind: str = "first", grade: str = "", wait: float | None = None
@@ -412,7 +418,7 @@ class Course:
         return self.chance.choice([name for name in MODELS[self.model] if name not in former])
 
 
-def _at(value: float | None) -> str | None:
+def _at(value: float | None) -> Copied | None:
     return None if value is None else moment(value)
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from billing.services.settlement import settle_due
 from gateway_project.demo import calendar, fleet
-from gateway_project.demo.copying import COLUMNS
+from gateway_project.demo.copying import COLUMNS, written
 from streaming.management.operator import operator_name
 
 SETTLED_UP_TO = 5000
@@ -72,8 +72,7 @@ class Command(BaseCommand):
         self, world: fleet.World, chance: random.Random, count: int, *, announced: bool
     ) -> None:
         began, made, checkpoints = time.monotonic(), 0, 0
-        for batch in calendar.batches(world, chance, count, announced=announced):
-            batch.write()
+        for batch in written(calendar.batches(world, chance, count, announced=announced)):
             made += batch.sessions
             checkpoints += batch.checkpoints
             pace = made / (time.monotonic() - began)
