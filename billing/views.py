@@ -24,6 +24,7 @@ from billing.exports.statement import statement
 from billing.models import BillingPeriod, Export
 from billing.services import audit
 from streaming.admin.audited import actor_of
+from streaming.admin.tenancy import visible
 
 PERMISSION = "billing.export_ledger"
 
@@ -63,7 +64,8 @@ class Download(FileResponse):
 @for_finance
 def export_file(request: HttpRequest, export_id: UUID, name: str) -> HttpResponseBase:
     """A file of a finished export, or its manifest. Only names that the export lists are looked for."""
-    export = get_object_or_404(Export, pk=export_id, finished_at__isnull=False)
+    made = visible(request.user, Export.objects.filter(finished_at__isnull=False))
+    export = get_object_or_404(made, pk=export_id)
     checksums = {file["name"]: file["sha256"] for file in export.manifest["files"]}
     if name not in checksums and name != store.MANIFEST:
         raise Http404("The export has no such file.")
@@ -95,7 +97,8 @@ def export_file(request: HttpRequest, export_id: UUID, name: str) -> HttpRespons
 @for_finance
 def statement_page(request: HttpRequest, period_id: int) -> HttpResponseBase:
     """A tenant's month, to be printed or saved: one page that refers to nothing outside of it."""
-    period = get_object_or_404(BillingPeriod.objects.select_related("tenant"), pk=period_id)
+    periods = visible(request.user, BillingPeriod.objects.select_related("tenant"))
+    period = get_object_or_404(periods, pk=period_id)
     try:
         figures = statement(period)
     except ExportFailed as error:

@@ -1,4 +1,12 @@
 from django.apps import AppConfig
+from django.contrib.admin.apps import AdminConfig
+
+
+class DeskConfig(AdminConfig):
+    """Django's admin, on ``gateway_project.site``."""
+
+    default = False
+    default_site = "gateway_project.site.DeskSite"
 
 
 class GatewayProjectConfig(AppConfig):

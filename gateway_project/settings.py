@@ -70,7 +70,7 @@ INSTALLED_APPS = [
     "streaming.apps.StreamingConfig",
     "billing.apps.BillingConfig",
     "channels",
-    "django.contrib.admin",
+    "gateway_project.apps.DeskConfig",  # django.contrib.admin, with a site of our own
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -88,6 +88,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "gateway_project.time_zone.StaffTimeZone",
 ]
 
 ROOT_URLCONF = "gateway_project.urls"
@@ -112,6 +113,7 @@ TEMPLATES = [
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
+FORMAT_MODULE_PATH = ["gateway_project.formats"]
 
 # Files are served straight from the apps, so nothing has to be collected first. STATIC_ROOT is for
 # deployments that let nginx serve them (`manage.py collectstatic`).

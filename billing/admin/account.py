@@ -19,6 +19,7 @@ from billing.services import accounts, periods
 from streaming.admin.audited import actor_of
 from streaming.admin.pages import Tool
 from streaming.admin.read_only import EstimatingPaginator
+from streaming.admin.tenancy import OfTenant
 
 
 class AccountForm(forms.ModelForm):
@@ -39,7 +40,7 @@ class AccountForm(forms.ModelForm):
 
 
 @admin.register(BillingAccount)
-class BillingAccountAdmin(SavedByService):
+class BillingAccountAdmin(OfTenant, SavedByService):
     form = AccountForm
     list_display = ["tenant", "legal_name", "time_zone", "tokens", "spend", "limits_are_hard"]
     list_select_related = ["tenant"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC
 from typing import Any
 
 from django.contrib import admin
@@ -20,13 +21,15 @@ from billing.services import verification
 from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
+from streaming.admin.tenancy import OfTenant, is_limited
+from streaming.admin.times import local
 
 FACTS = 160
 """Characters of what an entry tells that a list shows."""
 
 
 @admin.register(AuditEntry)
-class AuditEntryAdmin(BillingPages, ReadOnlyAdmin):
+class AuditEntryAdmin(OfTenant, BillingPages, ReadOnlyAdmin):
     list_display = ["seq", "when", "action", "actor", "subject", "short_session", "facts"]
     search_fields = ["subject"]
     search_help_text = (
@@ -39,13 +42,14 @@ class AuditEntryAdmin(BillingPages, ReadOnlyAdmin):
     ]  # fmt: skip
     readonly_fields = ["exactly", "session", "previous_hex", "hash_hex"]
 
-    @admin.display(description="at (UTC)")
+    @admin.display(description="at")
     def when(self, entry: AuditEntry) -> str:
-        return f"{entry.at:%Y-%m-%d %H:%M:%S}"
+        return local(entry.at)
 
-    @admin.display(description="at (UTC)")
+    @admin.display(description="at")
     def exactly(self, entry: AuditEntry) -> str:
-        return f"{entry.at:%Y-%m-%d %H:%M:%S.%f}"
+        # What the hash is over is in UTC, to the microsecond.
+        return f"{local(entry.at)} ({entry.at.astimezone(UTC):%H:%M:%S.%f} UTC)"
 
     @admin.display
     def facts(self, entry: AuditEntry) -> str:
@@ -81,6 +85,8 @@ class AuditEntryAdmin(BillingPages, ReadOnlyAdmin):
         return queryset.filter(action=term), False
 
     def list_tools(self, request: HttpRequest) -> list[Tool]:
+        if is_limited(request.user):
+            return []
         return [Tool("Verify the log…", reverse("admin:billing_auditentry_verify"))]
 
     def get_urls(self) -> list[Any]:
@@ -89,7 +95,7 @@ class AuditEntryAdmin(BillingPages, ReadOnlyAdmin):
 
     def verify_view(self, request: HttpRequest) -> HttpResponse:
         """Walk the whole chain, once somebody has pressed the button: it reads every row."""
-        if not self.has_view_permission(request):
+        if not self.has_view_permission(request) or is_limited(request.user):
             raise PermissionDenied
         verdict = verification.verify() if request.method == "POST" else None
         return self.page(request, "admin/billing/verify.html", "Verify", verdict=verdict)

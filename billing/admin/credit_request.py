@@ -15,6 +15,8 @@ from billing.models import CreditRequest
 from billing.services import credits
 from streaming.admin.confirmation import confirmed_action
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfTenant
+from streaming.admin.times import local
 
 APPROVE = "billing.approve_credit"
 
@@ -26,7 +28,7 @@ class ByDecision(OneOf):
 
 
 @admin.register(CreditRequest)
-class CreditRequestAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
+class CreditRequestAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = [
         "asked", "tenant", "exact", "reason", "requested_by", "decision", "decided_by",
     ]  # fmt: skip
@@ -64,9 +66,9 @@ class CreditRequestAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     def has_approve_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(APPROVE)
 
-    @admin.display(description="asked for (UTC)", ordering="pk")
+    @admin.display(description="asked for", ordering="pk")
     def asked(self, row: CreditRequest) -> str:
-        return f"{row.requested_at:%Y-%m-%d %H:%M:%S}"
+        return local(row.requested_at)
 
     @admin.display(description="amount")
     def exact(self, row: CreditRequest) -> SafeString:

@@ -8,6 +8,8 @@ from billing.admin.filters import BySink, OneOf, WithRowFilters
 from billing.admin.pages import BillingPages
 from billing.models import EventDelivery
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfTenant
+from streaming.admin.times import local
 
 
 class ByState(OneOf):
@@ -17,7 +19,8 @@ class ByState(OneOf):
 
 
 @admin.register(EventDelivery)
-class EventDeliveryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
+class EventDeliveryAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
+    tenant_path = "sink__tenant_id"
     list_display = [
         "event_id",
         "sink",
@@ -38,6 +41,6 @@ class EventDeliveryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     ]  # fmt: skip
     readonly_fields = ["made"]
 
-    @admin.display(description="made (UTC)", ordering="pk")
+    @admin.display(description="made", ordering="pk")
     def made(self, row: EventDelivery) -> str:
-        return f"{row.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(row.created_at)

@@ -24,6 +24,8 @@ from billing.models import Export, LedgerEntry
 from streaming.admin.audited import actor_of
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfTenant, limit_choices
+from streaming.admin.times import local
 from streaming.models import Tenant
 
 EXPORT = "billing.export_ledger"
@@ -60,7 +62,7 @@ class ExportForm(forms.Form):
 
 
 @admin.register(Export)
-class ExportAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
+class ExportAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
     change_form_template = "admin/billing/export.html"
     list_display = [
         "made", "period_name", "whose", "format", "lines", "came_to", "checksums", "requested_by",
@@ -78,9 +80,9 @@ class ExportAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
         "made", "whose", "came_to", "lines", "amounts", "downloads", "audit_head", "manifest_shown",
     ]  # fmt: skip
 
-    @admin.display(description="asked for (UTC)", ordering="pk")
+    @admin.display(description="asked for", ordering="pk")
     def made(self, row: Export) -> str:
-        return f"{row.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(row.created_at)
 
     @admin.display(description="tenant")
     def whose(self, row: Export) -> str:
@@ -160,6 +162,7 @@ class ExportAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
         require(request, EXPORT)
         initial = {name: request.GET.get(name, "") for name in ("period", "tenant", "format")}
         form = ExportForm(request.POST or None, initial=initial)
+        limit_choices(form, request.user)
         if form.is_valid():
             wanted = form.cleaned_data
             try:

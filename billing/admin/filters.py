@@ -14,6 +14,7 @@ from django.http import HttpRequest
 
 from billing.conf import conf
 from billing.models import LedgerEntry, PricePlan, Settlement
+from streaming.admin.tenancy import visible
 
 
 class ByRow(admin.ListFilter):
@@ -33,7 +34,7 @@ class ByRow(admin.ListFilter):
         given = params.pop(self.field_name, None)
         if given is not None:
             self.used_parameters[self.field_name] = given[-1]
-        self.form = row_form(model, self.field_name, model_admin.admin_site)(
+        self.form = row_form(model, self.field_name, model_admin.admin_site, request)(
             initial={self.field_name: self.value()}, auto_id=f"filter_{self.field_name}_%s"
         )
 
@@ -69,11 +70,19 @@ class ByRow(admin.ListFilter):
         }
 
 
-def row_form(model: Any, field_name: str, site: admin.AdminSite) -> type[forms.Form]:
-    """A form with one field: a row of the table that the foreign key leads to, found by typing."""
+def row_form(
+    model: Any, field_name: str, site: admin.AdminSite, request: HttpRequest | None = None
+) -> type[forms.Form]:
+    """A form with one field: a row of the table that the foreign key leads to, found by typing.
+
+    Only rows that who has sent ``request`` sees; without a request none.
+    """
     key = model._meta.get_field(field_name)
+    rows = key.related_model._default_manager.none()
     field = forms.ModelChoiceField(
-        queryset=site._registry[key.related_model].get_queryset(HttpRequest()),
+        queryset=rows
+        if request is None
+        else site._registry[key.related_model].get_queryset(request),
         required=False,
         label=key.verbose_name.capitalize(),
         widget=AutocompleteSelect(key, site, attrs={"style": "width: 100%"}),
@@ -137,7 +146,8 @@ class ByCurrency(admin.SimpleListFilter):
     parameter_name = "currency"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        priced = PricePlan.objects.values_list("currency", flat=True).distinct()
+        plans = visible(request.user, PricePlan.objects.all(), "list__tenant_id")
+        priced = plans.values_list("currency", flat=True).distinct()
         return [(one, one) for one in sorted({*priced, conf().billing_currency})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:

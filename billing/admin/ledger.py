@@ -30,6 +30,8 @@ from streaming.admin.audited import actor_of
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range
+from streaming.admin.tenancy import OfTenant, limit_choices
+from streaming.admin.times import local
 from streaming.models import Tenant
 
 BOOK = "billing.book_credit"
@@ -89,7 +91,7 @@ class AdjustmentForm(forms.Form):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
+class LedgerEntryAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
     list_display = [
         "booked", "kind", "tenant", "month", "model", "exact", "short_session", "reason",
     ]  # fmt: skip
@@ -114,9 +116,9 @@ class LedgerEntryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
 
     # --- columns -----------------------------------------------------------------------------------
 
-    @admin.display(description="booked (UTC)", ordering="pk")
+    @admin.display(description="booked", ordering="pk")
     def booked(self, entry: LedgerEntry) -> str:
-        return f"{entry.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(entry.created_at)
 
     @admin.display(description="amount")
     def exact(self, entry: LedgerEntry) -> SafeString:
@@ -221,7 +223,7 @@ class LedgerEntryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     def credit_view(self, request: HttpRequest) -> HttpResponse:
         """Take back (part of) charges: how much of each, and why."""
         require(request, BOOK)
-        entries = _charges(request)
+        entries = _charges(request, self.get_queryset(request))
         form = CreditForm(request.POST or None)
         left = bills.left_of(entries)
         if form.is_valid():
@@ -271,6 +273,7 @@ class LedgerEntryAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
         """Book what is neither a charge nor the credit of one."""
         require(request, BOOK)
         form = AdjustmentForm(request.POST or None)
+        limit_choices(form, request.user)
         if form.is_valid():
             said = form.cleaned_data
             try:
@@ -305,13 +308,13 @@ def credit_page(charges: list[UUID]) -> str:
     return f"{reverse('admin:billing_ledgerentry_credit')}?{query}"
 
 
-def _charges(request: HttpRequest) -> list[LedgerEntry]:
-    """The charges that the address names, in its order. Raises ``Http404``."""
+def _charges(request: HttpRequest, rows: QuerySet[LedgerEntry]) -> list[LedgerEntry]:
+    """The charges among ``rows`` that the address names, in its order. Raises ``Http404``."""
     try:
         wanted = [UUID(one) for one in request.GET.getlist("charge")][:MOST_AT_ONCE]
     except ValueError as exc:
         raise Http404("no such charge") from exc
-    found = LedgerEntry.objects.select_related("tenant", "period").in_bulk(wanted)
+    found = rows.select_related("tenant", "period").in_bulk(wanted)
     charges = [found[pk] for pk in wanted if pk in found]
     if not charges or any(one.kind != LedgerEntry.Kind.CHARGE for one in charges):
         raise Http404("no such charge")

@@ -26,6 +26,8 @@ from streaming.admin.confirmation import confirmed_action
 from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfTenant
+from streaming.admin.times import local, utc
 
 CLOSE = "billing.change_billingperiod"
 LARGE = 20_000
@@ -56,8 +58,8 @@ class TotalInline(ReadOnlyInline):
 
 
 @admin.register(BillingPeriod)
-class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
-    list_display = ["name", "tenant", "state", "starts_at", "ends_at", "time_zone", "closed_by"]
+class BillingPeriodAdmin(OfTenant, WithRowFilters, BillingPages, ReadOnlyAdmin):
+    list_display = ["name", "tenant", "state", "starts", "ends", "time_zone", "closed_by"]
     list_select_related = ["tenant"]
     list_filter = [
         whether("state", "closed", "closed_at", "Closed", "Open"),
@@ -66,8 +68,8 @@ class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     search_fields = ["=name", "^tenant__name"]
     search_help_text = "A month like 2026-11, or how a tenant’s name begins."
     ordering = ["-name", "tenant__name"]
-    fields = ["tenant", "name", "starts_at", "ends_at", "time_zone", "state", "closed_by"]
-    readonly_fields = ["state"]
+    fields = ["tenant", "name", "starts", "ends", "time_zone", "state", "closed_by"]
+    readonly_fields = ["starts", "ends", "state"]
     inlines = [TotalInline]
     change_form_template = "admin/billing/period.html"
     actions = [
@@ -84,10 +86,18 @@ class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
         )
     ]
 
+    @admin.display(ordering="starts_at")
+    def starts(self, period: BillingPeriod) -> str:
+        return utc(period.starts_at)
+
+    @admin.display(description="ends (exclusive)", ordering="ends_at")
+    def ends(self, period: BillingPeriod) -> str:
+        return utc(period.ends_at)
+
     @admin.display(ordering="closed_at")
     def state(self, period: BillingPeriod) -> str:
         if period.closed_at:
-            return f"closed {period.closed_at:%Y-%m-%d %H:%M} UTC"
+            return f"closed {local(period.closed_at)}"
         return "open" if period.ends_at > timezone.now() else "over, to be closed"
 
     def has_close_permission(self, request: HttpRequest) -> bool:
@@ -146,7 +156,7 @@ class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
     def close_view(self, request: HttpRequest, period_id: int) -> HttpResponse:
         """The checklist, and closing despite those of its items that are put up with."""
         require(request, CLOSE)
-        period = get_object_or_404(BillingPeriod.objects.select_related("tenant"), pk=period_id)
+        period = get_object_or_404(self.get_queryset(request), pk=period_id)
         checklist: dict[str, Any] | None = None
         if "close" in request.POST:
             despite = frozenset(request.POST.getlist("despite"))
@@ -176,7 +186,7 @@ class BillingPeriodAdmin(WithRowFilters, BillingPages, ReadOnlyAdmin):
         """Whether ledger, settlements and log agree, and where not."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        period = get_object_or_404(BillingPeriod.objects.select_related("tenant"), pk=period_id)
+        period = get_object_or_404(self.get_queryset(request), pk=period_id)
         report = None
         if request.method == "POST" or not is_large(period):
             report = reconciliation.reconcile(period)

@@ -27,6 +27,8 @@ from streaming.admin.audited import actor_of
 from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnly
+from streaming.admin.tenancy import OfTenant, limit_choices
+from streaming.admin.times import in_zone, local
 from streaming.models import Tenant
 
 ADD = "billing.add_priceplan"
@@ -49,7 +51,9 @@ class PlanForm(forms.ModelForm):
     effective_from = forms.SplitDateTimeField(
         required=False,
         widget=AdminSplitDateTime,
-        help_text="UTC; empty: from now on. Sessions that began before keep their prices.",
+        help_text=in_zone(
+            "Time in {zone}; empty: from now on. Sessions that began before keep their prices."
+        ),
     )
 
     class Meta:
@@ -87,7 +91,7 @@ class PlanInline(ReadOnlyInline):
         "multiplied_by", "policy", "note", "created_by",
     ]  # fmt: skip
     readonly_fields = ["input", "cached_input", "output", "own_cost", "multiplied_by", "created_by"]
-    verbose_name_plural = "plans (prices per million tokens, times in UTC)"
+    verbose_name_plural = "plans (prices per million tokens)"
 
     @admin.display
     def input(self, plan: PricePlan) -> str:
@@ -111,7 +115,7 @@ class PlanInline(ReadOnlyInline):
 
 
 @admin.register(PriceList)
-class PriceListAdmin(ReadOnly, BillingPages):
+class PriceListAdmin(OfTenant, ReadOnly, BillingPages):
     list_display = ["whose", "what", "now", "policy_now"]
     list_display_links = ["whose", "what"]
     list_select_related = ["tenant"]
@@ -184,12 +188,15 @@ class PriceListAdmin(ReadOnly, BillingPages):
     def prices_view(self, request: HttpRequest, list_id: int | None = None) -> HttpResponse:
         """Set new prices: of a list, or of a tenant and a model that have none of their own yet."""
         require(request, ADD)
-        price_list = None if list_id is None else get_object_or_404(PriceList, pk=list_id)
+        price_list = (
+            None if list_id is None else get_object_or_404(self.get_queryset(request), pk=list_id)
+        )
         latest = price_list and price_list.plans.order_by("-effective_from").first()
         initial = {name: _as_typed(getattr(latest, name)) for name in PLAN[:-2]} if latest else {}
         form = PlanForm(
             request.POST or None, initial={"effective_from": None, **initial}, price_list=price_list
         )
+        limit_choices(form, request.user)
         if form.is_valid():
             values = dict(form.cleaned_data)
             chosen = values.pop("tenant", None)
@@ -205,9 +212,7 @@ class PriceListAdmin(ReadOnly, BillingPages):
             except REFUSALS as refusal:
                 tell_refusal(request, refusal)
             else:
-                messages.success(
-                    request, f"In force from {plan.effective_from:%Y-%m-%d %H:%M} UTC."
-                )
+                messages.success(request, f"In force from {local(plan.effective_from)}.")
                 return HttpResponseRedirect(page_of(plan.list))
         return self.page(
             request,
@@ -227,7 +232,7 @@ class PriceListAdmin(ReadOnly, BillingPages):
     def end_view(self, request: HttpRequest, list_id: int) -> HttpResponse:
         """Let the latest prices end without others, or take them back if they have not begun."""
         require(request, ADD)
-        price_list = get_object_or_404(PriceList, pk=list_id)
+        price_list = get_object_or_404(self.get_queryset(request), pk=list_id)
         plan = _to_be_ended(price_list)
         if plan is None:
             raise Http404("no prices to end")
@@ -248,9 +253,7 @@ class PriceListAdmin(ReadOnly, BillingPages):
             else:
                 messages.success(request, "Withdrawn." if withdraw else "Ended.")
                 return HttpResponseRedirect(page_of(price_list))
-        begins = (
-            f"The prices that begin at {plan.effective_from:%Y-%m-%d %H:%M} UTC are taken back."
-        )
+        begins = f"The prices that begin at {local(plan.effective_from)} are taken back."
         return self.page(
             request,
             "admin/billing/form.html",
@@ -269,7 +272,7 @@ class PriceListAdmin(ReadOnly, BillingPages):
 class EndForm(forms.Form):
     effective_to = forms.SplitDateTimeField(
         widget=AdminSplitDateTime,
-        help_text="UTC, not in the past. Sessions that began before keep them.",
+        help_text=in_zone("Time in {zone}, not in the past. Sessions that began before keep them."),
     )
 
 

@@ -9,10 +9,12 @@ from billing.admin.figures import amount_cell, count
 from billing.admin.pages import BillingPages
 from billing.models import QuotaUse
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfTenant
 
 
 @admin.register(QuotaUse)
-class QuotaUseAdmin(BillingPages, ReadOnlyAdmin):
+class QuotaUseAdmin(OfTenant, BillingPages, ReadOnlyAdmin):
+    tenant_path = "account__tenant_id"
     list_display = [
         "account", "period_name", "used", "token_limit", "reserved", "spent_shown", "spend_limit",
         "reserved_spend_shown",

@@ -22,10 +22,12 @@ from billing.models import Settlement
 from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession
+from streaming.admin.tenancy import OfTenant
+from streaming.admin.times import local
 
 
 @admin.register(Settlement)
-class SettlementAdmin(WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
+class SettlementAdmin(OfTenant, WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
     session_column = "usage_id"
     list_display = [
         "settled", "n", "kind", "tenant", "model", "short_session", "output", "prompt", "evidence", "exact",
@@ -58,9 +60,9 @@ class SettlementAdmin(WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdm
         "cached_input_price", "output_price", "multiplied_by",
     ]  # fmt: skip
 
-    @admin.display(description="settled (UTC)", ordering="pk")
+    @admin.display(description="settled", ordering="pk")
     def settled(self, row: Settlement) -> str:
-        return f"{row.settled_at:%Y-%m-%d %H:%M:%S}"
+        return local(row.settled_at)
 
     @admin.display(description="session")
     def short_session(self, row: Settlement) -> SafeString | str:

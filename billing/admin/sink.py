@@ -16,6 +16,7 @@ from billing.services import sinks, usage_events
 from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
 from streaming.admin.pages import Tool
+from streaming.admin.tenancy import OfTenant
 
 
 class SinkForm(forms.ModelForm):
@@ -32,7 +33,7 @@ class SinkForm(forms.ModelForm):
 
 
 @admin.register(UsageSink)
-class UsageSinkAdmin(SavedByService):
+class UsageSinkAdmin(OfTenant, SavedByService):
     form = SinkForm
     list_display = ["name", "kind", "tenant", "url", "enabled", "failing_since", "retry_at"]
     list_select_related = ["tenant"]

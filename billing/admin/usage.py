@@ -19,6 +19,8 @@ from billing.services import bills
 from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession
+from streaming.admin.tenancy import OfTenant
+from streaming.admin.times import local
 
 LATEST = 50
 
@@ -31,7 +33,7 @@ EVIDENCE = {
 
 
 @admin.register(UsageRecord)
-class UsageRecordAdmin(WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
+class UsageRecordAdmin(OfTenant, WithRowFilters, BillingPages, SearchBySession, ReadOnlyAdmin):
     change_form_template = "admin/billing/bill.html"
     list_display = [
         "session", "began", "tenant", "model", "state", "delivered", "billed", "evidence", "exact",
@@ -46,9 +48,9 @@ class UsageRecordAdmin(WithRowFilters, BillingPages, SearchBySession, ReadOnlyAd
             '<span class="billing-id" title="{}">{}…</span>', row.pk, str(row.pk)[:SHORT_ID]
         )
 
-    @admin.display(description="began (UTC)")
+    @admin.display(description="began")
     def began(self, row: UsageRecord) -> str:
-        return f"{row.began_at:%Y-%m-%d %H:%M:%S}"
+        return local(row.began_at)
 
     @admin.display
     def delivered(self, row: UsageRecord) -> str:
@@ -113,7 +115,7 @@ def _shown(bill: bills.Bill) -> dict[str, Any]:
                 "row": credit,
                 "amount": money(credit.amount, credit.currency),
                 "period": link_to(credit.period, credit.period.name),
-                "entry": link_to(credit, f"{credit.created_at:%Y-%m-%d %H:%M:%S}"),
+                "entry": link_to(credit, local(credit.created_at)),
             }
             for credit in bill.credits
         ],

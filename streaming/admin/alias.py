@@ -5,11 +5,12 @@ from __future__ import annotations
 from django.contrib import admin
 
 from streaming.admin.audited import AuditedAdmin
+from streaming.admin.tenancy import OfTenant
 from streaming.models import ModelAlias
 
 
 @admin.register(ModelAlias)
-class ModelAliasAdmin(AuditedAdmin):
+class ModelAliasAdmin(OfTenant, AuditedAdmin):
     audited_as = "alias"
     told = ("model",)
     list_display = ["alias", "model", "for_whom"]

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from streaming.admin.audited import AuditedAdmin, actor_of
 from streaming.admin.confirmation import confirmed_action
+from streaming.admin.tenancy import OfTenant
 from streaming.models import ApiKey
 from streaming.services.api_keys import issue, revoke_api_key
 
@@ -29,7 +30,7 @@ class ApiKeyForm(forms.ModelForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(AuditedAdmin):
+class ApiKeyAdmin(OfTenant, AuditedAdmin):
     audited_as = "key"
     told = ("on_disconnect", "cost_centre", "expires_at")
     form = ApiKeyForm

@@ -6,11 +6,12 @@ from django.contrib import admin
 
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession
+from streaming.admin.tenancy import OfSession
 from streaming.models import TokenCheckpoint
 
 
 @admin.register(TokenCheckpoint)
-class TokenCheckpointAdmin(ReadOnlyAdmin, SearchBySession):
+class TokenCheckpointAdmin(OfSession, ReadOnlyAdmin, SearchBySession):
     list_display = ["id", "session_link", "first_seq", "last_seq", "attempt", "epoch", "created_at"]
     fields = [
         "session_link", "first_seq", "last_seq", "attempt", "epoch", "closes", "digest_hex",

@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfFleet
 from streaming.models import Incident
 
 
@@ -28,7 +29,7 @@ class Open(admin.SimpleListFilter):
 
 
 @admin.register(Incident)
-class IncidentAdmin(ReadOnlyAdmin):
+class IncidentAdmin(OfFleet, ReadOnlyAdmin):
     list_display = ["id", "kind", "subject", "node", "opened_at", "closed_at"]
     list_select_related = ["node"]
     list_filter = [Open, "kind"]

@@ -8,8 +8,10 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.forms.models import BaseInlineFormSet
 
+from streaming.admin.content import without_words, words
 from streaming.admin.evidence import in_words
 from streaming.admin.read_only import ReadOnly
+from streaming.admin.times import clock, local
 from streaming.models import Attempt, SessionEvent, TokenCheckpoint
 
 LATEST = 50
@@ -36,21 +38,24 @@ class AttemptInline(ReadOnlyInline):
     model = Attempt
     ordering = ["number"]
     fields = [
-        "number", "node_name", "seam_grade", "tokens", "end_reason", "end_detail", "cause",
+        "number", "node_name", "seam_grade", "tokens", "end_reason", "said", "cause",
         "because", "first_token", "detection", "recovery", "discarded", "started",
     ]  # fmt: skip
     readonly_fields = [
-        "tokens", "because", "first_token", "detection", "recovery", "discarded", "started",
+        "tokens", "said", "because", "first_token", "detection", "recovery", "discarded", "started",
     ]  # fmt: skip
 
     @admin.display
     def tokens(self, row: Attempt) -> str:
         return "-" if row.first_seq is None else f"{row.first_seq}–{row.last_seq}"
 
+    @admin.display(description="what the engine said")
+    def said(self, row: Attempt) -> str:
+        return words(row.end_detail, getattr(row.session, "revealed", False))
+
     @admin.display(description="evidence")
     def because(self, row: Attempt) -> str:
-        # What the engine said has a column of its own.
-        return in_words({name: row.evidence[name] for name in row.evidence if name != "said"})
+        return in_words(without_words(row.evidence))
 
     @admin.display(description="first token")
     def first_token(self, row: Attempt) -> str:
@@ -70,7 +75,7 @@ class AttemptInline(ReadOnlyInline):
 
     @admin.display
     def started(self, row: Attempt) -> str:
-        return f"{row.started_at:%H:%M:%S.%f}"[:-3]
+        return clock(row.started_at)
 
 
 class EventInline(ReadOnlyInline):
@@ -80,9 +85,9 @@ class EventInline(ReadOnlyInline):
     readonly_fields = ["time"]
     verbose_name_plural = f"events (the latest {LATEST}, newest first)"
 
-    @admin.display(description="at (UTC)")
+    @admin.display(description="at")
     def time(self, row: SessionEvent) -> str:
-        return f"{row.at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
+        return local(row.at, precise=True)
 
 
 class CheckpointInline(ReadOnlyInline):
@@ -95,9 +100,9 @@ class CheckpointInline(ReadOnlyInline):
     readonly_fields = ["time"]
     verbose_name_plural = f"checkpoints (the latest {LATEST}, newest first)"
 
-    @admin.display(description="durable at (UTC)")
+    @admin.display(description="durable at")
     def time(self, row: TokenCheckpoint) -> str:
-        return f"{row.created_at:%H:%M:%S.%f}"[:-3]
+        return local(row.created_at, precise=True)
 
 
 def _milliseconds(value: float | None) -> str:

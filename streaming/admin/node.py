@@ -12,7 +12,9 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from streaming.admin.audited import actor_of
-from streaming.admin.confirmation import confirmed_action
+from streaming.admin.node_orders import ACTIONS, WithNodeOrders
+from streaming.admin.tenancy import OfFleet
+from streaming.admin.times import local
 from streaming.core.nodes import NodeSpec
 from streaming.models import InferenceNode
 from streaming.models.node import Switch
@@ -78,7 +80,7 @@ class NodeForm(forms.ModelForm):
 
 
 @admin.register(InferenceNode)
-class InferenceNodeAdmin(admin.ModelAdmin):
+class InferenceNodeAdmin(OfFleet, WithNodeOrders):
     form = NodeForm
     list_display = [
         "name", "shown_state", "circuit", "dialect", "base_url", "served", "our_streams", "running",
@@ -115,24 +117,7 @@ class InferenceNodeAdmin(admin.ModelAdmin):
         "capabilities", "parent", "source", "created_at",
         "what_happened",
     ]  # fmt: skip
-    actions = [
-        confirmed_action(
-            "drain",
-            description="Drain selected nodes",
-            question="These nodes get no new work, and their streams move elsewhere. Drain them?",
-            done="Draining.",
-            act=lambda node, by: node_admin.drain_node(node.name, by=by),
-            signed=True,
-        ),
-        confirmed_action(
-            "resume",
-            description="Resume selected nodes",
-            question="Shall these nodes have work again?",
-            done="Resumed.",
-            act=lambda node, by: node_admin.resume_node(node.name, by=by),
-            signed=True,
-        ),
-    ]
+    actions = ACTIONS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[InferenceNode]:
         return node_admin.with_streams(super().get_queryset(request))
@@ -162,7 +147,7 @@ class InferenceNodeAdmin(admin.ModelAdmin):
         usage = node.figures.get("kv_usage")
         return None if usage is None else f"{usage:.0%}"
 
-    @admin.display(description=f"the latest {LATEST}, newest first (UTC)")
+    @admin.display(description=f"the latest {LATEST}, newest first")
     def what_happened(self, node: InferenceNode) -> SafeString:
         # No inline: gateways add rows while a form is open, and it could not be saved any more.
         events = node.events.order_by("-id")[:LATEST]
@@ -171,7 +156,7 @@ class InferenceNodeAdmin(admin.ModelAdmin):
             "{} <b>{}</b> {}",
             (
                 (
-                    f"{event.at:%Y-%m-%d %H:%M:%S}",
+                    local(event.at),
                     event.kind,
                     ", ".join(f"{name}: {value}" for name, value in event.data.items() if value),
                 )

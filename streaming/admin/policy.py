@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from streaming.admin.audited import actor_of
+from streaming.admin.tenancy import OfFleet
 from streaming.models import ModelPolicy
 from streaming.models.node import Switch
 from streaming.services import switches
@@ -30,7 +31,7 @@ class PolicyForm(forms.ModelForm):
 
 
 @admin.register(ModelPolicy)
-class ModelPolicyAdmin(admin.ModelAdmin):
+class ModelPolicyAdmin(OfFleet):
     form = PolicyForm
     list_display = ["model", "failover", "hedging", "defragment"]
     search_fields = ["^model"]

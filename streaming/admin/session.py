@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from streaming.admin.content import (
-    MASKED,
-    answer_text,
-    may_view_content,
-    note_view,
-    request_text,
-)
+from streaming.admin import content, session_tools
 from streaming.admin.evidence import ByCause, in_words
 from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
+from streaming.admin.session_tools import WithSessionTools
+from streaming.admin.tenancy import OfTenant
+from streaming.admin.times import local
 from streaming.models import StreamSession
 
 
@@ -40,7 +41,9 @@ class Interrupted(admin.SimpleListFilter):
 
 
 @admin.register(StreamSession)
-class StreamSessionAdmin(ReadOnlyAdmin):
+class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
+    add_pages = True
+    actions = session_tools.ACTIONS
     list_display = [
         "reference", "tenant", "end_user", "model", "state", "tokens", "failovers", "cause",
         "created",
@@ -52,6 +55,7 @@ class StreamSessionAdmin(ReadOnlyAdmin):
     search_fields = ["reference", "id", "request_id", "end_user"]
     search_help_text = "Reference, session id, request id or end user; the beginning is enough."
     inlines = [AttemptInline, EventInline, CheckpointInline]
+    change_form_template = "admin/streaming/session_form.html"
     fieldsets = [
         (None, {"fields": [("reference", "id"), ("state", "finish_reason"), ("cause", "error_code"), "because"]}),
         ("Who asked", {"fields": ["tenant", "api_key", "end_user", "request_id", "protocol"]}),
@@ -67,9 +71,6 @@ class StreamSessionAdmin(ReadOnlyAdmin):
     readonly_fields = [
         "id", "because", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
     ]  # fmt: skip
-
-    class Media:
-        css = {"all": ["streaming/admin.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # The bodies are large; only the page of one session needs its own.
@@ -96,8 +97,13 @@ class StreamSessionAdmin(ReadOnlyAdmin):
         session = super().get_object(request, object_id, from_field)
         if session is not None:
             # The methods below have no request; whether they may show content, only it can tell.
-            session.content_visible = may_view_content(request)
+            session.revealed = getattr(request, "revealed", None) == session.pk
         return session
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.reveal_view)
+        reveal = path("<uuid:session_id>/reveal/", view, name="streaming_streamsession_reveal")
+        return [reveal, *super().get_urls()]
 
     def change_view(
         self,
@@ -106,32 +112,48 @@ class StreamSessionAdmin(ReadOnlyAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        page = super().change_view(request, object_id, form_url, extra_context)
-        # It is rendered after this: nobody sees what was not audited.
-        session = (getattr(page, "context_data", None) or {}).get("original")
-        if session is not None and session.content_visible:
-            note_view(request, session)
-        return page
+        session = self.get_object(request, unquote(object_id))
+        form = content.asked(request, session) if session is not None else None
+        context = {"reveal_form": form, **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
+
+    def reveal_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
+        """The page of a session with its content, in answer to a reason; without one, as ever."""
+        session = self.get_object(request, str(session_id))
+        if session is None:
+            raise Http404("no such session")
+        if not self.has_view_permission(request, session):
+            raise PermissionDenied
+        form = content.asked(request, session)
+        if form is None:
+            raise PermissionDenied
+        if request.method == "POST" and form.is_valid():
+            content.reveal(request, session, form.cleaned_data["reason"])
+            request.revealed = session.pk  # type: ignore[attr-defined]
+        request.method = "GET"  # what Django does with the rest
+        return self.change_view(request, str(session_id), "", {"reveal_form": form})
 
     @admin.display(ordering="completion_tokens")
     def tokens(self, session: StreamSession) -> int:
         return session.completion_tokens
 
-    @admin.display(ordering="created_at", description="created (UTC)")
+    @admin.display(ordering="created_at", description="created")
     def created(self, session: StreamSession) -> str:
-        return f"{session.created_at:%Y-%m-%d %H:%M:%S}"
+        return local(session.created_at)
 
     @admin.display(description="evidence")
-    def because(self, session: StreamSession) -> str:
-        return in_words(session.evidence)
+    def because(self, session: Any) -> str:
+        revealed = getattr(session, "revealed", False)
+        evidence = session.evidence
+        return in_words(evidence if revealed else content.without_words(evidence))
 
     @admin.display(description="request")
     def request_shown(self, session: StreamSession) -> SafeString | str:
-        return self._content(session, request_text)
+        return self._content(session, content.request_text)
 
     @admin.display(description="answer")
     def answer_shown(self, session: StreamSession) -> SafeString | str:
-        return self._content(session, answer_text)
+        return self._content(session, content.answer_text)
 
     @admin.display(description="durable up to")
     def durable_seq(self, session: StreamSession) -> int:
@@ -146,6 +168,6 @@ class StreamSessionAdmin(ReadOnlyAdmin):
         return session.fence.epoch
 
     def _content(self, session: Any, read: Any) -> SafeString | str:
-        if not getattr(session, "content_visible", False):
-            return MASKED
+        if not getattr(session, "revealed", False):
+            return content.MASKED
         return format_html('<div class="unbroken-content">{}</div>', read(session))

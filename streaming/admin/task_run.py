@@ -5,10 +5,11 @@ from __future__ import annotations
 from django.contrib import admin
 
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.tenancy import OfFleet
 from streaming.models import TaskRun
 
 
 @admin.register(TaskRun)
-class TaskRunAdmin(ReadOnlyAdmin):
+class TaskRunAdmin(OfFleet, ReadOnlyAdmin):
     ordering = ["name"]
     list_display = ["name", "started_at", "succeeded_at", "runs", "failures", "error"]

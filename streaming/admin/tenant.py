@@ -8,11 +8,13 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from streaming.admin.audited import AuditedAdmin
+from streaming.admin.tenancy import OfTenant, is_limited
 from streaming.models import Tenant
 
 
 @admin.register(Tenant)
-class TenantAdmin(AuditedAdmin):
+class TenantAdmin(OfTenant, AuditedAdmin):
+    tenant_path = "pk"
     audited_as = "tenant"
     told = ("content_days",)
     list_display = ["name", "display_name", "created_at"]
@@ -27,6 +29,9 @@ class TenantAdmin(AuditedAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> Any:
         # Commands, logs and exports know a tenant by its name.
         return [*self.readonly_fields, "name"] if obj else self.readonly_fields
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return not is_limited(request.user) and super().has_add_permission(request)
 
     def has_delete_permission(self, request: HttpRequest, obj: Tenant | None = None) -> bool:
         return False  # sessions and money hang on it: revoke its keys instead

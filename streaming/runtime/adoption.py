@@ -102,8 +102,11 @@ class StoredSession:
         return self.state is SessionState.SUSPENDED or self.owner_is_dead or is_own
 
     def end_now(self, wanted: SessionEnd | None) -> SessionEnd | None:
-        """How it has to end when it is taken over; None: it goes on."""
-        if wanted is None and self.stop_requested:
+        """How it has to end when it is taken over; None: it goes on.
+
+        What was told to stop is stopped, whatever a sweeper would have made of it.
+        """
+        if self.stop_requested:
             return SessionEnd(SessionState.STOPPED, cause="client_stop")
         if wanted is None and self.window_is_over:
             return SessionEnd(SessionState.ABANDONED, cause="abandoned")

@@ -61,7 +61,9 @@ def revoke_api_key(prefix_or_id: str, *, by: str = audit.SYSTEM) -> ApiKey:
     with transaction.atomic():
         key = find_api_key(prefix_or_id)
         if key.revoked_at is not None:
-            raise Refused(f"{key.prefix}… was revoked before, at {key.revoked_at:%Y-%m-%d %H:%M}.")
+            raise Refused(
+                f"{key.prefix}… was revoked before, at {key.revoked_at:%Y-%m-%d %H:%M} UTC."
+            )
         key.revoked_at = timezone.now()
         key.save(update_fields=["revoked_at"])
         announce(key, "key.revoke", by)

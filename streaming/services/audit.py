@@ -38,7 +38,22 @@ def announce(
     **data: Any,
 ) -> None:
     """Have it audited. To be called in the transaction of what was done."""
-    OutboxMessage.objects.create(
+    announcement(
+        action, actor=actor, subject=subject, tenant_id=tenant_id, session_id=session_id, **data
+    ).save()
+
+
+def announcement(
+    action: str,
+    *,
+    actor: str,
+    subject: str,
+    tenant_id: int | None = None,
+    session_id: UUID | None = None,
+    **data: Any,
+) -> OutboxMessage:
+    """The row that ``announce`` adds, for who adds many at once."""
+    return OutboxMessage(
         session_id=session_id,
         kind=OutboxMessage.Kind.AUDIT,
         data=_said(action, actor, subject, tenant_id, data),

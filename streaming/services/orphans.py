@@ -73,12 +73,12 @@ def end_unreturned_sessions() -> int:
 
     It may run twice at once, and beside a gateway that does the same: the fence decides.
     """
-    return sum(_abandon(session_id, epoch) for session_id, epoch in rows(_UNRETURNED))
+    return sum(end_suspended_session(session_id, epoch) for session_id, epoch in rows(_UNRETURNED))
 
 
 @transaction.atomic
-def _abandon(session_id: Any, epoch: int) -> bool:
-    """End one session; False when somebody has come back, or ended it, meanwhile.
+def end_suspended_session(session_id: Any, epoch: int) -> bool:
+    """End a suspended session; False when somebody has come back, or ended it, meanwhile.
 
     As a gateway would: an answer that was whole is completed, one that was to be stopped stopped.
     """
@@ -132,12 +132,15 @@ def _abandon(session_id: Any, epoch: int) -> bool:
 def _suspend(session_id: Any, epoch: int, evidence: dict[str, Any]) -> bool:
     """Suspend one session; False when somebody else has taken it over or ended it meanwhile.
 
+    One that was told to stop has its end with that: nobody is to come back to it.
+
     The rows are locked in the order of the journal: the fence first.
     """
     taken = SessionFence.objects.filter(session=session_id, epoch=epoch)
     if not taken.update(epoch=F("epoch") + 1):
         return False
-    seq = SessionFence.objects.values_list("durable_seq", flat=True).get(session=session_id)
+    fence = SessionFence.objects.get(session=session_id)
+    seq = fence.durable_seq
     at = timezone.now()
     suspended = StreamSession.objects.filter(pk=session_id, ended_at__isnull=True).update(
         state=SessionState.SUSPENDED.value,
@@ -166,4 +169,6 @@ def _suspend(session_id: Any, epoch: int, evidence: dict[str, Any]) -> bool:
     )
     OutboxMessage.objects.create(session_id=session_id, kind="session_suspended", created_at=at)
     session_ended(SessionState.SUSPENDED.value)
+    if fence.stop_requested:
+        end_suspended_session(session_id, fence.epoch)
     return True

@@ -23,6 +23,7 @@ from streaming.runtime.records import Record, RecordKind, now, packed
 from streaming.runtime.token_log import SessionLog
 from streaming.services.attach import find
 from streaming.services.audit import announce_async
+from streaming.services.session_actions import REQUEST_STOP
 
 FIRST_EPOCH = 1
 
@@ -150,11 +151,7 @@ async def stop_session(gateway: Gateway, principal: Principal, session_id: UUID)
     stored = await find(gateway, principal, session_id)
     if not stored.ended:
         async with gateway.pool.connection() as connection, connection.transaction():
-            cursor = await connection.execute(
-                "UPDATE session_fence SET stop_requested = true"
-                " WHERE session_id = %s AND NOT stop_requested",
-                (session_id,),
-            )
+            cursor = await connection.execute(REQUEST_STOP, (session_id,))
             if cursor.rowcount:
                 await announce_async(
                     connection,

@@ -6,12 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission
-from django.urls import reverse
 
 from streaming.models import ApiKey, InferenceNode, ModelAlias, ModelPolicy, OutboxMessage, Tenant
 from streaming.services.api_keys import create_api_key
-from tests.admin.rows import ANSWER, QUESTION, add_session
 from tests.admin.test_operations import SWITCHES, act, node, submit
 
 pytestmark = pytest.mark.django_db
@@ -26,39 +23,6 @@ def announced() -> list[tuple[str, str, str, dict[str, Any]]]:
     ]
     messages.delete()
     return found
-
-
-def test_a_view_of_content_is_announced_before_it_is_shown(admin_client, client, django_user_model):
-    session = add_session()
-    announced()
-    page = reverse("admin:streaming_streamsession_change", args=[session.pk])
-    assert "lighthouse" in admin_client.get(page).text
-    (message,) = OutboxMessage.objects.filter(kind="audit")
-    assert (message.session_id, message.data["tenant_id"]) == (session.pk, session.tenant_id)
-    assert not any(content in json.dumps(message.data) for content in (QUESTION, ANSWER))
-    assert announced() == [
-        ("content.view", "user:admin", f"session:{session.pk}", {"reference": "K7Q-4MX"})
-    ]
-    # The list, the history and somebody who sees nothing leave no trace.
-    admin_client.get(reverse("admin:streaming_streamsession_changelist"))
-    admin_client.get(reverse("admin:streaming_streamsession_history", args=[session.pk]))
-    admin_client.get(reverse("admin:streaming_streamsession_change", args=["nonsense"]))
-    support = django_user_model.objects.create_user("support", password="x", is_staff=True)
-    support.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-    client.force_login(support)
-    assert "Hidden: seeing content" in client.get(page).text
-    assert announced() == []
-
-
-def test_content_is_not_shown_when_its_view_cannot_be_announced(admin_client, monkeypatch):
-    session = add_session()
-
-    def fail(*arguments: Any, **data: Any) -> None:
-        raise ConnectionError
-
-    monkeypatch.setattr("streaming.admin.content.audit.announce", fail)
-    with pytest.raises(ConnectionError):
-        admin_client.get(reverse("admin:streaming_streamsession_change", args=[session.pk]))
 
 
 def test_what_is_done_to_keys_is_announced(admin_client):

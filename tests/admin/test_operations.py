@@ -111,7 +111,7 @@ def test_the_confirmation_sends_what_the_action_needs(admin_client):
 
 def test_actions_take_the_permission_to_change(client, django_user_model):
     user = django_user_model.objects.create_user("reader", password="x", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    user.user_permissions.set(Permission.objects.filter(codename__regex="^(view_|all_tenants)"))
     client.force_login(user)
     one = node()
     key, _ = create_api_key(tenant_name="acme")

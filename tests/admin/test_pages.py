@@ -13,6 +13,7 @@ from django.utils import timezone
 from streaming.core.ids import uuid7
 from streaming.models import SessionEvent, SessionFence, TokenCheckpoint
 from tests.admin.rows import QUESTION, SCRIPT, add_session
+from tests.admin.test_content import reveal
 
 pytestmark = pytest.mark.django_db
 
@@ -28,7 +29,7 @@ CONTENT = (QUESTION, "secret", "of course.")
 def support(client, django_user_model):
     """Somebody who may see all tables, and no content."""
     user = django_user_model.objects.create_user("support", password="x", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    user.user_permissions.set(Permission.objects.filter(codename__regex="^(view_|all_tenants)"))
     client.force_login(user)
     return client
 
@@ -63,21 +64,12 @@ def test_what_gateways_write_cannot_be_changed_even_by_a_superuser(admin_client,
     assert apps.get_model("streaming", model).objects.filter(pk=pk).exists()
 
 
-def test_without_the_permission_no_page_shows_content(support):
-    session = add_session()
-    html = page(support, "streamsession", "change", session.pk)
-    assert "Hidden: seeing content takes the permission" in html
-    for model in READ_ONLY:
-        for html in (page(support, model), page(support, model, "change", first_id(model))):
-            assert not any(content in html for content in CONTENT)
-
-
-def test_with_the_permission_the_content_is_there_and_escaped(admin_client):
-    session = add_session()
-    html = page(admin_client, "streamsession", "change", session.pk)
-    assert "&lt;b&gt;secret&lt;/b&gt;" in html
-    assert "It is &lt;script&gt;" in html
-    assert ", of course." in html
+def test_no_page_shows_content_by_itself(admin_client, support):
+    add_session()
+    for client in (admin_client, support):
+        for model in READ_ONLY:
+            for html in (page(client, model), page(client, model, "change", first_id(model))):
+                assert not any(content in html for content in CONTENT)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +78,7 @@ def test_with_the_permission_the_content_is_there_and_escaped(admin_client):
 )
 def test_a_strange_request_does_not_break_the_page(admin_client, body):
     session = add_session(request=body)
-    page(admin_client, "streamsession", "change", session.pk)
+    assert reveal(admin_client, session).status_code == 200
 
 
 def test_a_session_whose_rows_are_gone_still_has_its_page(admin_client):
@@ -94,6 +86,7 @@ def test_a_session_whose_rows_are_gone_still_has_its_page(admin_client):
     SessionFence.objects.all().delete()
     TokenCheckpoint.objects.all().delete()
     page(admin_client, "streamsession", "change", session.pk)
+    assert reveal(admin_client, session).status_code == 200
 
 
 def test_the_page_of_a_session_shows_the_latest_fifty(admin_client):
@@ -157,7 +150,7 @@ def test_the_list_of_sessions_costs_the_same_however_long(
         add_session()
     with django_assert_max_num_queries(9):
         html = page(admin_client, "streamsession")
-    assert html.count("K7Q-4MX") == 10
+    assert html.count(">K7Q-4MX</a>") == 10
 
 
 def test_strangers_see_nothing(client):

@@ -21,7 +21,7 @@ SESSIONS = 3
 def fill() -> None:
     """Everything that the journey of ``test_finance`` needs."""
     user = User.objects.create_user(USER, password=PASSWORD, is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=FINANCE))
+    user.user_permissions.set(Permission.objects.filter(codename__in=[*FINANCE, "all_tenants"]))
     first = timezone.now().replace(day=1, hour=0, minute=0)
     tenant = add_tenant("acme", display_name="Acme & Sons", created_at=first - timedelta(days=20))
     add_plan(input="100", cached="10", output="5000", cost="1200")

@@ -192,9 +192,9 @@ def test_an_answer_that_was_whole_or_to_be_stopped_ends_as_that():
 def test_whoever_came_back_meanwhile_keeps_the_session():
     session = suspended()
     SessionFence.objects.update(epoch=2)
-    assert not orphans._abandon(session.pk, 1)
+    assert not orphans.end_suspended_session(session.pk, 1)
     StreamSession.objects.update(state="recovering")
-    assert not orphans._abandon(session.pk, 2)
+    assert not orphans.end_suspended_session(session.pk, 2)
     assert SessionFence.objects.get().durable_seq == 3
     assert log_of(session).terminal is None
 

@@ -38,10 +38,11 @@ FINANCE = (
 
 
 def person(name: str, permissions: Iterable[str] = (), **columns: Any) -> Client:
-    """A member of staff with these permissions, logged in."""
+    """A member of staff with these permissions on all tenants, logged in."""
     user = User.objects.create_user(name, password="x", is_staff=True, **columns)
-    chosen = Permission.objects.filter(codename__in=permissions)
-    assert len(chosen) == len(set(permissions))
+    wanted = {*permissions, "all_tenants"}
+    chosen = Permission.objects.filter(codename__in=wanted)
+    assert len(chosen) == len(wanted)
     user.user_permissions.set(chosen)
     client = Client()
     client.force_login(user)

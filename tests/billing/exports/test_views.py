@@ -31,7 +31,8 @@ ROOM = 16 * 2**20
 def pat(client: Client, db) -> User:
     """Staff, logged in, with the permission."""
     user = User.objects.create_user("pat", is_staff=True)
-    user.user_permissions.add(Permission.objects.get(codename="export_ledger"))
+    wanted = ["export_ledger", "all_tenants"]
+    user.user_permissions.set(Permission.objects.filter(codename__in=wanted))
     client.force_login(user)
     return user
 
