@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from billing.core.chain import moment
 from billing.core.money import EXACT, plain, total
-from billing.exports.cells import guarded
+from streaming.core.spreadsheet import guarded
 from billing.exports.columns import Row
 from billing.exports.csv import CsvWriter
 
