@@ -8,17 +8,18 @@ from uuid import UUID
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from streaming.admin import content, session_tools
+from streaming.admin.days import SparseDates
 from streaming.admin.evidence import ByCause, in_words
 from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.search import id_range, reference_prefix
+from streaming.admin.session_search import SearchSessions
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local
@@ -41,7 +42,7 @@ class Interrupted(admin.SimpleListFilter):
 
 
 @admin.register(StreamSession)
-class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
+class StreamSessionAdmin(OfTenant, SearchSessions, WithSessionTools, ReadOnlyAdmin):
     add_pages = True
     actions = session_tools.ACTIONS
     list_display = [
@@ -52,8 +53,6 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
     list_filter = ["state", Interrupted, ByCause]
     date_hierarchy = "created_at"
     ordering = ["-created_at"]
-    search_fields = ["reference", "id", "request_id", "end_user"]
-    search_help_text = "Reference, session id, request id or end user; the beginning is enough."
     inlines = [AttemptInline, EventInline, CheckpointInline]
     change_form_template = "admin/streaming/session_form.html"
     fieldsets = [
@@ -74,22 +73,8 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # The bodies are large; only the page of one session needs its own.
-        return super().get_queryset(request).defer("request", "prompt_token_ids")
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        found = (
-            Q(reference__startswith=reference_prefix(term))
-            | Q(request_id__startswith=term)
-            | Q(end_user__startswith=term)
-        )
-        if between := id_range(term):
-            found |= Q(id__range=between)
-        return queryset.filter(found), False
+        rows = super().get_queryset(request)
+        return SparseDates(self.model, rows.query).defer("request", "prompt_token_ids")
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
