@@ -11,10 +11,11 @@ from django.db.models import Count, Sum
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import path, reverse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from billing.admin.credit_request import APPROVE
-from billing.admin.figures import count, link_to, money, page_of
+from billing.admin.figures import count, money, page_of
 from billing.admin.ledger import BOOK, reason
 from billing.admin.pages import REFUSALS, BillingPages, tell_refusal
 from billing.core.money import plain
@@ -59,7 +60,6 @@ class BulkCreditAdmin(OfFleet, BillingPages, ReadOnlyAdmin):
     list_display = [
         "number", "asked", "about", "which", "share", "requested_by", "state", "decided_by",
     ]  # fmt: skip
-    list_select_related = ["incident"]
     list_filter = ["state"]
     fields = [
         "about", "which", "share", "reason", "state", "requested_by", "asked", "decided_by",
@@ -110,9 +110,10 @@ class BulkCreditAdmin(OfFleet, BillingPages, ReadOnlyAdmin):
         return f"{bulk.requested_at:%Y-%m-%d %H:%M:%S}"
 
     @admin.display(description="incident")
-    def about(self, bulk: BulkCredit) -> SafeString | str:
-        incident = Incident.objects.filter(pk=bulk.incident_id).first()
-        return f"{bulk.incident_id}" if incident is None else link_to(incident)
+    def about(self, bulk: BulkCredit) -> SafeString:
+        # Not by the row itself, which may be gone.
+        page = reverse("admin:streaming_incident_change", args=[bulk.incident_id])
+        return format_html('<a href="{}">{}</a>', page, bulk.incident_id)
 
     @admin.display(description="percent of what was left")
     def share(self, bulk: BulkCredit) -> str:
