@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import shared_task
 
-from streaming.services import defragment, orphans, purge, reclaim
+from streaming.services import defragment, explaining, orphans, purge, reclaim
 from streaming.services.task_runs import recorded
 
 SOON = {"countdown": 1.0, "expires": 30.0}
@@ -29,6 +29,16 @@ def reclaim_kv_cache() -> dict[str, Any]:
 def settle_abandoned_sessions() -> dict[str, Any]:
     """Suspend or end the sessions that no gateway looks after."""
     return orphans.settle_abandoned_sessions()
+
+
+@shared_task(name="explain_sessions")
+@recorded("explain_sessions")
+def explain_sessions() -> dict[str, Any]:
+    """Tell what happened to the sessions that have changed, and group them into incidents."""
+    result = explaining.explain_all()
+    if result["more"]:
+        explain_sessions.apply_async(**SOON)
+    return result
 
 
 @shared_task(name="defragment_nodes")

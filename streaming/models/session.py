@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.indexes import OpClass
 from django.db import models
+from django.db.models import F
 from django.db.models.functions import Greatest, Least
 from django.utils import timezone
 
@@ -10,6 +12,8 @@ from streaming.core.delivery import Marks
 from streaming.core.ids import uuid7
 from streaming.core.outcome import Outcome, Review
 from streaming.core.state import SessionState
+
+_HIT = ~models.Q(outcome="")
 
 
 class StreamSession(models.Model):
@@ -96,10 +100,37 @@ class StreamSession(models.Model):
             ("watch_live_board", "Can watch the live board"),
         ]
         indexes = [
+            # The support desk's lists: all of them newest first, on few of the rows.
+            models.Index(fields=["-interrupted_at"], name="session_interrupted", condition=_HIT),
+            *(
+                models.Index(
+                    fields=[column, "-interrupted_at"],
+                    name=f"session_hit_by_{name}",
+                    condition=_HIT,
+                )
+                for column, name in (
+                    ("tenant", "tenant"),
+                    ("interrupted_node", "node"),
+                    ("interrupted_cause", "cause"),
+                    ("outcome", "outcome"),
+                    ("model", "model"),
+                )
+            ),
+            models.Index(
+                fields=["review", "-interrupted_at"],
+                name="session_to_review",
+                condition=models.Q(review__in=["needed", "assigned"]),
+            ),
             models.Index(
                 fields=["-interrupted_at"],
-                name="session_interrupted",
-                condition=models.Q(outcome__in=["recovered", "suspended", "lost"]),
+                name="session_noticed",
+                condition=models.Q(noticed=True),
+            ),
+            models.Index(
+                OpClass(F("end_user"), name="varchar_pattern_ops"),
+                F("created_at").desc(),
+                name="session_by_end_user",
+                condition=~models.Q(end_user=""),
             ),
             models.Index(
                 fields=["incident"],
@@ -204,6 +235,7 @@ class IdempotencyKey(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["tenant", "end_user", "key"], name="idempotent_once")
         ]
+        indexes = [models.Index(fields=["key"], name="idempotency_by_key")]
 
     def __str__(self) -> str:
         return self.key
