@@ -42,6 +42,7 @@ class Start:
     node: str = ""
     fault: Fault | None = None
     of_gateway: str = ""
+    process: int | None = None
     siblings: int = 0
 
 
@@ -75,6 +76,7 @@ def _session(
         model=model,
         answer=chance.choice(answers[model]),
         at=start.at,
+        process=start.process,
     )
     course.begin(start.node or chance.choice(MODELS[model]))
     if start.fault is not None:
@@ -125,7 +127,8 @@ def _storm(chance: random.Random, at: float, size: int, of_gateway: bool) -> lis
     """What comes over so many sessions in one moment."""
     if of_gateway:
         what = chance.choice(tuple(courses.OF_GATEWAYS))
-        return [Start(at, of_gateway=what, siblings=size - 1) for _ in range(size)]
+        process = chance.randrange(2)
+        return [Start(at, of_gateway=what, process=process) for _ in range(size)]
     node = chance.choice([node for nodes in MODELS.values() for node in nodes])
     what_failed = fault(chance, of_storms=True)
     return [Start(at, node=node, fault=what_failed, siblings=size - 1) for _ in range(size)]

@@ -62,7 +62,10 @@ class Try:
 
 
 class Course:
-    """``now``: the Unix time that it has come to; ``done``: the flushes of its answer by then."""
+    """``now``: the Unix time that it has come to; ``done``: the flushes of its answer by then.
+
+    ``process``: which of the two gateways of that time has it; None: either.
+    """
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class Course:
         model: str,
         answer: Answer,
         at: float,
+        process: int | None = None,
     ) -> None:
         self.world, self.chance, self.customer = world, chance, customer
         self.model, self.answer = model, answer
@@ -80,7 +84,7 @@ class Course:
         self.pace = chance.uniform(*_PACES[model])
         self.first_wait = min(chance.lognormvariate(-1.5, 0.5), 4.0)
         self.protocol = chance.choices(("openai", "sessions", "websocket"), (70, 18, 12))[0]
-        self.process = chance.randrange(2)
+        self.process = chance.randrange(2) if process is None else process
         self.owner = world.gateway(at, self.process)
         self.user = customer.user(chance)
         self.done = 0
@@ -174,9 +178,11 @@ class Course:
         cuts, chance, pace = self.answer.cuts, self.chance, self.pace
         for at in range(self.done, flushes):
             first = cuts[at - 1] if at else 0
-            self.now += (cuts[at] - first) * pace * (0.85 + 0.35 * chance.random())
+            tokens = cuts[at] - first
             if run.first_at is None:
                 self._first_token(run, first)
+                tokens -= 1
+            self.now += tokens * pace * (0.85 + 0.35 * chance.random())
             self._flushed.append((self.now, self.epoch, run.number))
         if flushes > self.done:
             run.last_seq = cuts[flushes - 1]
@@ -373,8 +379,8 @@ class Course:
                 ),
             )  # fmt: skip
         batch.sessions += 1
-        if self.is_plain:
-            batch.plain.append(session_id)
+        if not self.is_plain:
+            batch.add("streaming_changedsession", (session_id,))
 
     def _write_log(self, batch: Batch, session_id: UUID) -> None:
         head = f"{session_id}\t"

@@ -16,6 +16,7 @@ from billing.services.settlement import settle_due
 from gateway_project.demo import calendar, fleet
 from gateway_project.demo.copying import COLUMNS, written
 from streaming.management.operator import operator_name
+from streaming.services.explaining import explain_all
 
 SETTLED_UP_TO = 5000
 """Of more sessions than that, billing takes hours: who wants it says so."""
@@ -65,6 +66,7 @@ class Command(BaseCommand):
             by=operator_name(),
         )
         self._make(world, chance, count, announced=billing != "never")
+        self._explain()
         if billing == "now":
             self._settle()
 
@@ -80,6 +82,16 @@ class Command(BaseCommand):
         self.stdout.write(f"\r{made} sessions with {checkpoints} checkpoints.\033[K")
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE " + ", ".join(COLUMNS))
+
+    def _explain(self) -> None:
+        """Others may do so at the same time: then there is less to be told."""
+        explained, more = 0, True
+        while more:
+            result = explain_all()
+            explained += result["explained"]
+            more = bool(result["more"])
+            self._progress(f"{explained} sessions explained")
+        self.stdout.write(f"\r{explained} sessions explained.\033[K")
 
     def _settle(self) -> None:
         settled, more = 0, True
