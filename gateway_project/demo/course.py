@@ -151,7 +151,8 @@ class Course:
         self.cursor = max(self.cursor, cursor)
         self.sent = max(self.sent, cursor)
         self._visits += 1
-        self.tell("reader_joined", cursor, **self._reader, protocol=self.protocol, cursor=cursor)
+        protocol = "sse" if self.protocol == "sessions" else self.protocol
+        self.tell("reader_joined", cursor, **self._reader, protocol=protocol, cursor=cursor)
 
     @property
     def _reader(self) -> dict[str, Any]:
