@@ -375,7 +375,7 @@ class Course:
             batch.add(
                 "streaming_idempotencykey",
                 (
-                    self.customer.id, self.user, f"order-{self.chance.getrandbits(40):010x}",
+                    self.customer.id, self.user, f"order-{int(self.created_at * 1000):x}-{self.chance.getrandbits(32):08x}",
                     self.chance.randbytes(32), session_id, moment(self.created_at),
                 ),
             )  # fmt: skip

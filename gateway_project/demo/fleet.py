@@ -18,7 +18,7 @@ from streaming.services.api_keys import create_api_key
 PREFIX = "demo-"
 """Tenants whose names begin so are ours: nobody's real sessions are among theirs."""
 
-_TENANTS = (
+CUSTOMERS = (
     ("harbour", "Harbour Books", "Europe/Berlin", "EUR", "web"),
     ("northwind", "Northwind Appliances", "America/New_York", "USD", "support"),
     ("kanda", "Kanda Travel", "Asia/Tokyo", "USD", "app"),
@@ -95,8 +95,8 @@ def foreign_sessions() -> bool:
 
 
 def _customer(chance: random.Random, number: int, users: int, by: str) -> Customer:
-    name, words, zone, currency, centre = _TENANTS[number % len(_TENANTS)]
-    again = number // len(_TENANTS)
+    name, words, zone, currency, centre = CUSTOMERS[number % len(CUSTOMERS)]
+    again = number // len(CUSTOMERS)
     name = f"{PREFIX}{name}{again + 1 if again else ''}"
     words = f"{words} {again + 1}" if again else words
     tenant = Tenant.objects.filter(name=name).first()

@@ -15,8 +15,8 @@ AT_ONCE = 6
 MOST_TOKENS = 160
 FAULT_AT = (3, 90)
 """After which token an engine is to fail, at least and at most."""
-KILL_SECONDS = 12.0
-"""Between two engines that are really killed: the first one is back by then."""
+KILL_SECONDS = 20.0
+"""Between two engines that are really killed, at most."""
 PATIENCE = 60.0
 REHEARSED = 0.4
 """The share of answers that a fault is rehearsed under."""
@@ -113,14 +113,12 @@ async def _read(script: Script, tally: Tally) -> str:
                     break
             else:
                 return "whole"
+            if what == "stopped":
+                await session.stop()
         if what == "came back":
             await asyncio.sleep(chance.choice(ABSENCES))
-        async with _client(script, user) as client:  # another connection
-            again = client.resume(session.id, session.seq)
-            if what == "stopped":
-                await again.stop()
-            elif what == "came back":
-                async for _ in again:
+            async with _client(script, user) as client:  # another connection
+                async for _ in client.resume(session.id, session.seq):
                     pass
     except ServerError as error:
         if error.status in OUR_FAULT:

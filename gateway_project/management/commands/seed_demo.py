@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import time
 from argparse import ArgumentParser
 from datetime import timedelta
@@ -78,7 +79,8 @@ class Command(BaseCommand):
                 " beside them, say --beside."
             )
         billing = options["billing"] or ("now" if count <= SETTLED_UP_TO else "never")
-        chance = random.Random(options["seed"])
+        seed = secrets.randbits(31) if options["seed"] is None else options["seed"]
+        chance = random.Random(seed)
         world = fleet.prepare(
             chance,
             tenants=tenants,
@@ -93,6 +95,7 @@ class Command(BaseCommand):
         self._explain()
         if billing == "now":
             self._settle()
+        self.stdout.write(f"Seed {seed}.")
 
     def _make(
         self, world: fleet.World, chance: random.Random, count: int, *, announced: bool
