@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from django.contrib.postgres.indexes import OpClass
 from django.db import models
-from django.db.models import F
 from django.db.models.functions import Greatest, Least
 from django.utils import timezone
 
@@ -127,8 +125,8 @@ class StreamSession(models.Model):
                 condition=models.Q(noticed=True),
             ),
             models.Index(
-                OpClass(F("end_user"), name="varchar_pattern_ops"),
-                F("created_at").desc(),
+                fields=["end_user", "-created_at"],
+                opclasses=["varchar_pattern_ops", "timestamptz_ops"],
                 name="session_by_end_user",
                 condition=~models.Q(end_user=""),
             ),
