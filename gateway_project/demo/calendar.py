@@ -14,6 +14,7 @@ from gateway_project.demo.copying import Batch
 from gateway_project.demo.course import Course
 from gateway_project.demo.faults import Fault, fault
 from gateway_project.demo.fleet import ALIASES, MODELS, World
+from gateway_project.demo.session_rows import write
 
 HOUR = 3600
 INTERRUPTED = 0.05
@@ -54,7 +55,7 @@ def batches(
     answers = {model: [answer(chance, ALIASES[model]) for _ in range(count)] for model in MODELS}
     batch = Batch()
     for start in _starts(world, chance, sessions):
-        _session(world, chance, start, answers).write(batch, announced=announced)
+        write(_session(world, chance, start, answers), batch, announced=announced)
         if batch.sessions >= SESSIONS_AT_ONCE:
             yield batch
             batch = Batch()

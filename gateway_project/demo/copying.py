@@ -17,11 +17,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "model_requested", "request", "seed", "prompt_token_ids", "prompt_tokens", "state",
         "finish_reason", "error_code", "cause", "evidence", "on_disconnect", "suspended_at",
         "resume_until", "owner_id", "cached_prompt_tokens", "completion_tokens", "discarded_tokens",
-        "failovers", "created_at", "first_token_at", "ended_at",
+        "failovers", "created_at", "first_token_at", "ended_at", "expires_on",
     ),
     "session_fence": (
         "session_id", "epoch", "durable_seq", "sent_seq", "taken_seq", "cursor_seq", "acked_seq",
-        "stop_requested",
+        "stop_requested", "expires_on",
     ),
     "streaming_attempt": (
         "session_id", "number", "kind", "epoch", "node_id", "node_name", "engine_request_id",
@@ -32,7 +32,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "streaming_sessionevent": ("session_id", "at", "kind", "seq", "data"),
     "streaming_tokencheckpoint": (
-        "session_id", "epoch", "attempt", "created_at", "first_seq", "last_seq", "token_ids",
+        "session_id", "expires_on", "epoch", "attempt", "created_at", "first_seq", "last_seq", "token_ids",
         "text", "text_ends", "digest", "terminal", "ends_surely",
     ),
     "streaming_idempotencykey": (

@@ -17,6 +17,7 @@ from gateway_project.demo.answers import answer
 from gateway_project.demo.copying import Batch
 from gateway_project.demo.course import Course
 from gateway_project.demo.faults import FAULTS
+from gateway_project.demo.session_rows import write
 from streaming.core.outcome import Outcome
 from streaming.core.story import tell
 from streaming.models import (
@@ -51,11 +52,11 @@ def test_books_and_logs_of_every_course_are_proven():
     for make in [*usual, *courses.OF_GATEWAYS.values()]:
         course = begun(world, chance)
         make(course)
-        course.write(batch, announced=True)
+        write(course, batch, announced=True)
     for fault in FAULTS:
         course = begun(world, chance)
         courses.failed_over(course, fault, siblings=3)
-        course.write(batch, announced=True)
+        write(course, batch, announced=True)
     batch.write()
     settle_all()
     assert UsageRecord.objects.count() == batch.sessions
