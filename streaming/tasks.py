@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import shared_task
 
-from streaming.services import defragment, explaining, orphans, purge, reclaim
+from streaming.services import defragment, explaining, orphans, partitions, purge, reclaim
 from streaming.services.task_runs import recorded
 
 SOON = {"countdown": 1.0, "expires": 30.0}
@@ -56,6 +56,7 @@ def defragment_nodes() -> dict[str, Any]:
 def purge_expired_content() -> dict[str, Any]:
     """Forget what was asked and answered long ago."""
     result = purge.purge_expired_content()
-    if result.get("more"):
+    if result["more"]:
         purge_expired_content.apply_async(**SOON)
-    return result
+        return result
+    return {**result, "made": partitions.make_partitions(), **partitions.drop_partitions()}

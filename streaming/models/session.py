@@ -9,6 +9,7 @@ from django.utils import timezone
 from streaming.core.delivery import Marks
 from streaming.core.ids import uuid7
 from streaming.core.outcome import Outcome, Review
+from streaming.core.retention import KEPT
 from streaming.core.state import SessionState
 
 _HIT = ~models.Q(outcome="")
@@ -47,6 +48,11 @@ class StreamSession(models.Model):
     on_disconnect = models.CharField(max_length=8, default="suspend")
     suspended_at = models.DateTimeField(null=True)
     resume_until = models.DateTimeField(null=True)
+    expires_on = models.DateField(
+        default=KEPT,
+        db_default=KEPT,
+        help_text="The day on which its content was to leave, when it began.",
+    )
     purged_at = models.DateTimeField(null=True)
     log_digest = models.BinaryField(
         null=True, help_text="The digest over the whole log, kept when its content is purged."
@@ -147,9 +153,19 @@ class StreamSession(models.Model):
                 condition=models.Q(state="suspended"),
             ),
             models.Index(
-                fields=["ended_at"],
-                name="session_to_purge",
-                condition=models.Q(ended_at__isnull=False, purged_at__isnull=True),
+                fields=["tenant", "created_at"],
+                name="session_with_content",
+                condition=models.Q(purged_at__isnull=True),
+            ),
+            models.Index(
+                fields=["expires_on"],
+                name="session_to_leave",
+                condition=models.Q(purged_at__isnull=True),
+            ),
+            models.Index(
+                fields=["tenant", "created_at"],
+                name="session_to_reduce",
+                condition=models.Q(purged_at__isnull=False, reduced_at__isnull=True),
             ),
             models.Index(fields=["tenant", "ended_at"], name="session_ended_by_tenant"),
         ]
@@ -191,6 +207,9 @@ class SessionFence(models.Model):
     acked_seq = models.BigIntegerField(
         default=0, db_default=0, help_text="What a reader has said that it has."
     )
+    expires_on = models.DateField(
+        default=KEPT, db_default=KEPT, help_text="The session’s, where each flush finds it."
+    )
     stop_requested = models.BooleanField(default=False)
     continue_requested = models.BooleanField(
         default=False, db_default=False, help_text="Somebody wants it continued without a reader."
@@ -226,7 +245,7 @@ class IdempotencyKey(models.Model):
     end_user = models.CharField(max_length=128, blank=True)
     key = models.CharField(max_length=255)
     body_digest = models.BinaryField(help_text="SHA-256 of the request body.")
-    session_id = models.UUIDField()
+    session_id = models.UUIDField(db_index=True)
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -18,13 +18,15 @@ _RUNS = """
 SELECT session_id, attempt, min(first_seq), max(last_seq - (terminal IS NOT NULL)::int),
     min(created_at), max(created_at)
 FROM streaming_tokencheckpoint
-WHERE session_id = ANY(%s) AND last_seq - (terminal IS NOT NULL)::int >= first_seq
+WHERE session_id = ANY(%s) AND expires_on = ANY(%s)
+    AND last_seq - (terminal IS NOT NULL)::int >= first_seq
 GROUP BY session_id, attempt
 """
 
 _OF_SESSION = (
     "id", "state", "finish_reason", "error_code", "cause", "created_at", "first_token_at",
     "ended_at", "completion_tokens", "fence__durable_seq", "fence__delivered_seq",
+    "expires_on",
 )  # fmt: skip
 _OF_ATTEMPT = (
     "session_id", "number", "kind", "node_name", "started_at", "first_token_at", "ended_at",
@@ -57,9 +59,10 @@ def facts_of_many(
 ) -> dict[UUID, Facts]:
     """The facts of those sessions that there are; four queries."""
     ids = list(session_ids)
-    sessions = StreamSession.objects.filter(pk__in=ids).values(*_OF_SESSION)
+    sessions = list(StreamSession.objects.filter(pk__in=ids).values(*_OF_SESSION))
+    days = list({row["expires_on"] for row in sessions})  # no other partition is read
     runs: dict[tuple[UUID, int], _Run] = {
-        (session_id, attempt): _Run(*run) for session_id, attempt, *run in rows(_RUNS, ids)
+        (session_id, attempt): _Run(*run) for session_id, attempt, *run in rows(_RUNS, ids, days)
     }
     tries: dict[UUID, list[Try]] = defaultdict(list)
     attempts = Attempt.objects.filter(session__in=ids).order_by("number")
