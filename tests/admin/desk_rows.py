@@ -25,8 +25,16 @@ FILL = (
         options, failover, hedging, defragment, created_at, health, health_reason, models_served)
     SELECT 'gpu-' || i, 'vllm', 'http://gpu-' || i || ':8000', 'active', 'admin', 1, '{{}}', '', '',
         '', now(), 'up', '', '[]' FROM generate_series(0, 39) i""",
+    # Their content leaves within the next 30 days, each day with a partition of its own.
+    """DO $$ BEGIN
+        FOR n IN 1..30 LOOP
+            EXECUTE format('CREATE TABLE checkpoints_%s PARTITION OF streaming_tokencheckpoint'
+                ' FOR VALUES FROM (%L) TO (%L)', to_char(current_date + n, 'YYYYMMDD'),
+                current_date + n, current_date + n + 1);
+        END LOOP;
+    END $$""",
     # The newest one began an hour ago, the oldest {days} days before.
-    """CREATE TEMP TABLE given AS SELECT i, at,
+    """CREATE TEMP TABLE given AS SELECT i, at, current_date + 1 + i % 30 AS day,
         (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7'
             || substr(md5(i::text), 1, 19))::uuid AS id,
         (SELECT min(id) FROM streaming_tenant) + CASE WHEN i % 2 = 0 THEN 0 ELSE i / 2 % {tenants} END
@@ -43,7 +51,7 @@ FILL = (
         model, model_requested, request, prompt_tokens, state, finish_reason, error_code, cause,
         evidence, on_disconnect, completion_tokens, discarded_tokens, failovers, created_at,
         first_token_at, ended_at, outcome, interrupted_at, interrupted_seq, interrupted_node,
-        interrupted_cause, seam_grade, gap_ms, noticed, review)
+        interrupted_cause, seam_grade, gap_ms, noticed, review, expires_on)
     SELECT id, upper(substr(md5(i::text), 1, 3) || '-' || substr(md5(i::text), 4, 3)), tenant,
         CASE WHEN i % 5 = 0 THEN '' ELSE 'user-' || i % 50000 END, 'req-' || md5(i::text), 'openai',
         'model-' || i % 5, 'model-' || i % 5, '{{}}', 12,
@@ -57,10 +65,11 @@ FILL = (
         CASE WHEN outcome = 'recovered' THEN i % 900 END,
         outcome = 'lost' OR (outcome = 'recovered' AND i % 900 > 300),
         CASE WHEN outcome = 'lost' THEN CASE WHEN i % 2000 = 0 THEN 'assigned' ELSE 'needed' END
-            ELSE '' END
+            ELSE '' END, day
     FROM given""",
-    """INSERT INTO session_fence (session_id, epoch, durable_seq, sent_seq, taken_seq, stop_requested)
-    SELECT id, 1, 20 * {rows} + 1, 20 * {rows}, 20 * {rows}, false FROM given""",
+    """INSERT INTO session_fence (session_id, epoch, durable_seq, sent_seq, taken_seq, stop_requested,
+        expires_on)
+    SELECT id, 1, 20 * {rows} + 1, 20 * {rows}, 20 * {rows}, false, day FROM given""",
     """INSERT INTO streaming_attempt (session_id, number, epoch, node_name, engine_request_id,
         seam_grade, seam_note, started_at, first_token_at, ended_at, first_seq, last_seq, end_reason,
         end_detail, discarded_tokens, detection_ms, recovery_ms, kind, cause)
@@ -80,10 +89,10 @@ FILL = (
     """INSERT INTO streaming_idempotencykey (tenant_id, end_user, key, body_digest, session_id, created_at)
     SELECT tenant, '', 'key-' || i, '', id, at FROM given WHERE i % 10 = 0""",
     """INSERT INTO streaming_tokencheckpoint (session_id, epoch, attempt, first_seq, last_seq, token_ids,
-        text, text_ends, digest, created_at, ends_surely)
+        text, text_ends, digest, created_at, ends_surely, expires_on)
     SELECT id, 1, CASE WHEN outcome = 'recovered' AND n >= 10 THEN 2 ELSE 1 END, n * 20 + 1, n * 20 + 20,
         '\\x01000000', 'text', '\\x04000000', '\\xabababababababababababababababab',
-        at + n * interval '400 milliseconds', true
+        at + n * interval '400 milliseconds', true, day
     FROM given, generate_series(0, {rows} - 1) n""",
     "SET session_replication_role = origin",
     "ANALYZE",
