@@ -15,6 +15,7 @@ class GatewayProjectConfig(AppConfig):
 
     def ready(self) -> None:
         from billing.services.admission import admit
+        from billing.services.retention import may_reduce, usage_of
         from billing.services.settlement import settle_overdue
         from gateway_project import checks  # noqa: F401  (registers the system checks)
         from streaming.ports import ports
@@ -22,3 +23,5 @@ class GatewayProjectConfig(AppConfig):
         # Streaming knows nothing of billing: it asks whoever is connected here.
         ports.admit = admit
         ports.settle = settle_overdue
+        ports.may_reduce = may_reduce
+        ports.usage_of = usage_of

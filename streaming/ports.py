@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from psycopg_pool import AsyncConnectionPool
@@ -29,13 +30,25 @@ def _settle_nothing() -> int:
     return 0
 
 
+def _reduce_all(session_ids: Iterable[UUID]) -> set[UUID]:
+    return set(session_ids)
+
+
+def _used_nothing(session_ids: Iterable[UUID]) -> Mapping[UUID, dict[str, Any]]:
+    return {}
+
+
 @dataclass(slots=True)
 class Ports:
     """``admit`` raises ``QuotaExceeded`` for a session that may not begin, and reserves what it may
-    come to. ``settle`` settles what has waited too long for the worker, in this thread; how many."""
+    come to. ``settle`` settles what has waited too long for the worker, in this thread; how many. ``may_reduce``: of which of
+    these sessions nobody has to know any more who asked. ``usage_of``: what is known of their use, for
+    the end user who asks for it (JSON, amounts as text); of those that were settled."""
 
     admit: Callable[[AsyncConnectionPool, Start], Awaitable[None]] = _admit_all
     settle: Callable[[], int] = _settle_nothing
+    may_reduce: Callable[[Iterable[UUID]], set[UUID]] = _reduce_all
+    usage_of: Callable[[Iterable[UUID]], Mapping[UUID, dict[str, Any]]] = _used_nothing
 
 
 ports = Ports()

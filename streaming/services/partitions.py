@@ -118,6 +118,15 @@ def drop_partitions() -> dict[str, int]:
     return {"dropped": dropped, "deleted": deleted}
 
 
+def held() -> list[Partition]:
+    """Those that should have gone the day before, and wait for no session: somebody reads them."""
+    return [
+        partition
+        for partition in due()
+        if partition.day < today() and not rows(_WAITED_FOR, partition.day)
+    ]
+
+
 def _delete_purged(partition: Partition) -> int:
     statement = SQL(_DELETE_PURGED).format(table=Identifier(partition.table))
     return changed(statement, DELETED_AT_ONCE)
