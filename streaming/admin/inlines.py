@@ -28,6 +28,16 @@ class LatestRows(BaseInlineFormSet):
         return self._latest
 
 
+class LatestCheckpoints(LatestRows):
+    """Those of the session's own partition: no other is looked at."""
+
+    def get_queryset(self) -> QuerySet[Any]:
+        if self._latest is None:
+            rows = BaseInlineFormSet.get_queryset(self)
+            self._latest = rows.filter(expires_on=self.instance.expires_on)[:LATEST]
+        return self._latest
+
+
 class ReadOnlyInline(ReadOnly, admin.TabularInline):
     extra = 0
     formset = LatestRows
@@ -94,6 +104,7 @@ class CheckpointInline(ReadOnlyInline):
     """Without the text, which is content."""
 
     model = TokenCheckpoint
+    formset = LatestCheckpoints
     ordering = ["-first_seq"]
     classes = ["collapse"]
     fields = ["first_seq", "last_seq", "attempt", "epoch", "time"]
