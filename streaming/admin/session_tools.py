@@ -125,7 +125,7 @@ def _may_continue(session: StreamSession, standing: Standing | None) -> bool:
 
 
 def _may_purge(session: StreamSession, standing: Standing | None) -> bool:
-    return standing is not None and standing.ended and not standing.purged
+    return session.ended_at is not None and session.purged_at is None
 
 
 def _is_reviewed(session: StreamSession, standing: Standing | None = None) -> bool:
@@ -246,6 +246,9 @@ class WithSessionTools(WithPages):
 
     def has_continue_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(CONTINUE)
+
+    def has_purge_content_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(PURGE)
 
     def has_review_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(REVIEW)

@@ -141,7 +141,7 @@ def purge_session(session_id: UUID, *, by: str) -> None:
         raise Refused(f"The content of {session.reference} was purged before.")
     forget([session_id])
     audit.announce(
-        "content.purge",
+        "session.purge",
         actor=by,
         subject=f"session:{session_id}",
         tenant_id=session.tenant_id,

@@ -51,7 +51,7 @@ _OF_SESSION = (
     "suspended_at", "ended_at", "purged_at", "outcome",
 )  # fmt: skip
 _OF_ATTEMPT = (
-    "number", "kind", "started_at", "ended_at", "first_seq", "last_seq", "end_reason", "end_detail",
+    "number", "started_at", "ended_at", "first_seq", "last_seq", "end_reason", "end_detail",
     "cause",
 )  # fmt: skip
 
@@ -161,7 +161,7 @@ def _of_one(session: StreamSession) -> Iterator[dict[str, Any]]:
             )
     for attempt in Attempt.objects.filter(session=session).order_by("number"):
         told = {name: getattr(attempt, name) for name in _OF_ATTEMPT}
-        yield _piece("attempt", **of, **told)
+        yield _piece("attempt", **of, why=attempt.kind, **told)
     events = SessionEvent.objects.filter(session=session).order_by("pk")
     for events_page in _paged(events, "pk", ROWS):
         for event in events_page:

@@ -66,7 +66,9 @@ def test_an_order_to_a_name_is_one_to_its_addresses():
         )  # fmt: skip
     node_orders.probe("gpu-a", by=PAT)
     node_orders.reset_circuit("gpu-a", by=PAT)
-    orders = InferenceNode.objects.order_by("name").values_list("probe_asked_at", "circuit_reset_at")
+    orders = InferenceNode.objects.order_by("name").values_list(
+        "probe_asked_at", "circuit_reset_at"
+    )
     assert [(bool(probe), bool(reset)) for probe, reset in orders] == [
         (False, False), (True, False), (True, True),
     ]  # fmt: skip

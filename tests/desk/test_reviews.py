@@ -83,7 +83,9 @@ def test_what_was_found_is_kept_and_what_was_reviewed_can_be_reopened(pat):
 
 
 @pytest.mark.parametrize(
-    ("note", "ticket"), [("", " "), ("x" * 4001, ""), ("x", "T" * 65)], ids=["nothing", "long", "no"]
+    ("note", "ticket"),
+    [("", " "), ("x" * 4001, ""), ("x", "T" * 65)],
+    ids=["nothing", "long", "no"],
 )
 def test_what_says_nothing_or_too_much_is_refused(db, note, ticket):
     session = add_session(None, review="needed")
@@ -176,12 +178,11 @@ def test_a_session_that_somebody_holds_is_done_last(monkeypatch):
 
     monkeypatch.setattr(reviews, "_announce_all", note)
     holder = connection.copy()
-    with transaction.atomic():
-        with holder.cursor() as cursor:
-            holder.set_autocommit(False)
-            cursor.execute(
-                "SELECT 1 FROM streaming_streamsession WHERE id = %s FOR UPDATE", [sessions[0].pk]
-            )
+    with transaction.atomic(), holder.cursor() as cursor:
+        holder.set_autocommit(False)
+        cursor.execute(
+            "SELECT 1 FROM streaming_streamsession WHERE id = %s FOR UPDATE", [sessions[0].pk]
+        )
     released: list[object] = []
 
     def release(action, batch, by, **data):

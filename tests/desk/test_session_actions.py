@@ -52,7 +52,11 @@ def test_a_suspended_session_ends_at_once():
     session = suspended()
     session_actions.stop(session.pk, by=PAT)
     session.refresh_from_db()
-    assert (session.state, session.cause, session.completion_tokens) == ("stopped", "client_stop", 3)
+    assert (session.state, session.cause, session.completion_tokens) == (
+        "stopped",
+        "client_stop",
+        3,
+    )
     assert session.ended_at is not None
     assert SessionEvent.objects.filter(session=session, kind="stopped").count() == 1
     assert OutboxMessage.objects.filter(session_id=session.pk, kind="session_ended").count() == 1

@@ -113,7 +113,7 @@ def test_one_session_by_hand():
     assert session.purged_at is not None
     assert not TokenCheckpoint.objects.exists()
     said = OutboxMessage.objects.get(kind="audit")
-    assert (said.session_id, said.data["action"]) == (session.pk, "content.purge")
+    assert (said.session_id, said.data["action"]) == (session.pk, "session.purge")
     assert said.data["actor"] == "user:alice"
     with pytest.raises(Refused, match="before"):
         purge.purge_session(session.pk, by="user:alice")
