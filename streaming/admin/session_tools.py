@@ -23,6 +23,7 @@ from streaming.admin.audited import actor_of
 from streaming.admin.finance import finance
 from streaming.admin.pages import Tool, WithPages
 from streaming.admin.review_forms import AssignForm, DeskForm, ReviewForm
+from streaming.admin.session_export import WithExport, export_selected
 from streaming.admin.tenancy import may_see, scopes_itself
 from streaming.core.outcome import Review
 from streaming.models import StreamSession
@@ -235,7 +236,7 @@ def urls(model_admin: admin.ModelAdmin) -> list[URLPattern]:
     return [path("do/<str:name>/", wrapped, name="streaming_streamsession_do")]
 
 
-class WithSessionTools(WithPages):
+class WithSessionTools(WithExport, WithPages):
     """For the admins of sessions. ``add_pages``: exactly one of them has the pages."""
 
     add_pages = False
@@ -339,4 +340,4 @@ def _list_action(deed: Deed) -> Callable[..., HttpResponse | None]:
     return action
 
 
-ACTIONS = [_list_action(deed) for deed in DEEDS.values()]
+ACTIONS = [*(_list_action(deed) for deed in DEEDS.values()), export_selected]

@@ -54,7 +54,7 @@ _WORST_GRADE_FIRST = (
 # not get it leaves its note where it is.
 _CLAIM = """
 WITH waiting AS MATERIALIZED (
-    SELECT id, session_id FROM streaming_changedsession WHERE at <= now()
+    SELECT id, session_id FROM streaming_changedsession WHERE at <= statement_timestamp()
     ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), wanted AS MATERIALIZED (
     SELECT session_id, pg_try_advisory_xact_lock(%(class)s, hashtext(session_id::text)) AS is_ours
