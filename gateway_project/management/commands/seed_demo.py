@@ -51,7 +51,7 @@ class Command(BaseCommand):
         parser.add_argument("--days", type=float, default=14.0, metavar="D", help="how far back")
         parser.add_argument("--tenants", type=int, default=4, metavar="T")
         parser.add_argument(
-            "--seed", type=int, default=1, metavar="S", help="other data by another"
+            "--seed", type=int, metavar="S", help="the same data again (default: always others)"
         )
         parser.add_argument(
             "--billing",
