@@ -18,6 +18,8 @@ from django.utils import timezone
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.http import url_has_allowed_host_and_scheme
 
+from streaming.admin.tenancy import scopes_itself
+
 BROWSER_COOKIE = "browser_zone"
 CHOSEN_COOKIE = "chosen_zone"
 CHOSEN_SECONDS = 400 * 24 * 3600  # as long as browsers keep any cookie
@@ -63,6 +65,7 @@ class ZoneForm(forms.Form):
         self.fields["zone"].choices = choices  # type: ignore[attr-defined]
 
 
+@scopes_itself
 def choose(request: HttpRequest) -> HttpResponse:
     """The page where staff choose their zone; back to where they came from."""
     target = request.POST.get("next") or request.GET.get("next") or ""

@@ -8,6 +8,7 @@ from gateway_project import time_zone
 urlpatterns = [
     # Before the admin's own, which answer everything below their prefix.
     path("admin/time-zone/", admin.site.admin_view(time_zone.choose), name="time-zone"),
+    path("admin/", include("streaming.admin.urls")),
     path("admin/", admin.site.urls),
     path("billing/", include("billing.urls")),
     path("", include("streaming.urls")),

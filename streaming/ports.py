@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.http import HttpRequest
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.core.chat import ChatRequest
@@ -29,13 +30,20 @@ def _settle_nothing() -> int:
     return 0
 
 
+def _password_is_enough(request: HttpRequest) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class Ports:
     """``admit`` raises ``QuotaExceeded`` for a session that may not begin, and reserves what it may
-    come to. ``settle`` settles what has waited too long for the worker, in this thread; how many."""
+    come to. ``settle`` settles what has waited too long for the worker, in this thread; how many.
+    ``is_verified`` says whether who is logged in has shown what staff must show besides a password;
+    the request has its user and session."""
 
     admit: Callable[[AsyncConnectionPool, Start], Awaitable[None]] = _admit_all
     settle: Callable[[], int] = _settle_nothing
+    is_verified: Callable[[HttpRequest], bool] = _password_is_enough
 
 
 ports = Ports()

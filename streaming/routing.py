@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from streaming.consumers.health import HealthConsumer, ReadyConsumer
+from streaming.consumers.live import LiveSocket
 from streaming.consumers.metrics import MetricsConsumer
 from streaming.consumers.openai import ChatCompletionsConsumer, ModelsConsumer
 from streaming.consumers.sessions import (
@@ -30,5 +31,6 @@ http_urlpatterns: list[URLPattern] = [
 ]
 websocket_urlpatterns: list[URLPattern] = [
     path("ws/chat/", ChatSocket.as_asgi()),
+    path("ws/admin/live/", LiveSocket.as_asgi()),
     re_path(r"", UnknownSocket.as_asgi()),
 ]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.db.backends.postgresql.operations import DatabaseOperations
+from django.db.models.signals import post_migrate
 
 from tests.stack import Stack
 
@@ -42,6 +44,39 @@ def tables_that_only_grow_can_be_emptied() -> Iterator[None]:
     DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign]
     yield
     DatabaseOperations.sql_flush = flush  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def groups_of_migrations_come_back() -> Iterator[None]:
+    """After tests that empty all tables: Django makes permissions anew then, and nobody the groups.
+
+    What comes back is what the migrations had made, not what it should have been.
+    """
+    made: dict[str, set[tuple[str, ...]]] = {}
+
+    def remember_or_restore(app_config: Any, **_: Any) -> None:
+        told = [config for config in apps.get_app_configs() if config.models_module]
+        if app_config is not told[-1]:  # the others' permissions may not be there yet
+            return
+        from django.contrib.auth.models import Group, Permission
+
+        if not made:
+            made.update({group.name: keys(group.permissions) for group in Group.objects.all()})
+            return
+        ids = {key(one): one for one in Permission.objects.select_related("content_type")}
+        for name, permissions in made.items():
+            group, _ = Group.objects.get_or_create(name=name)
+            group.permissions.set(ids[one] for one in permissions)
+
+    def keys(permissions: Any) -> set[tuple[str, ...]]:
+        return {key(one) for one in permissions.select_related("content_type")}
+
+    def key(permission: Any) -> tuple[str, ...]:
+        return (*permission.content_type.natural_key(), permission.codename)
+
+    post_migrate.connect(remember_or_restore, weak=False)
+    yield
+    post_migrate.disconnect(remember_or_restore)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from billing.services import bills
 from streaming.admin.pages import Tool
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import SearchBySession
-from streaming.admin.tenancy import OfTenant
+from streaming.admin.tenancy import OfTenant, is_limited
 from streaming.admin.times import local
 
 LATEST = 50
@@ -78,6 +78,8 @@ class UsageRecordAdmin(OfTenant, WithRowFilters, BillingPages, SearchBySession, 
     ) -> HttpResponse:
         if obj is not None:
             context.update(_shown(bills.bill_of(obj.pk)))
+            if is_limited(request.user):  # what we pay ourselves is nothing for a customer
+                context.update(waste=None)
             if request.user.has_perm("billing.view_auditentry"):
                 entries = AuditEntry.objects.filter(session_id=obj.pk).order_by("-seq")
                 audit = [(entry, facts_of(entry)) for entry in entries[:LATEST]]

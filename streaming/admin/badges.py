@@ -15,7 +15,7 @@ TONES = {
         "recovering", "suspended", "suspect", "draining", "regenerated", "half_open", "half-open",
         "needed", "noticed", "pending", "unverifiable", "unknown", "warning", "stale",
     ],
-    "bad": ["failed", "lost", "down", "refused", "overdue", "dead", "error", "broken", "no"],
+    "bad": ["failed", "lost", "missed", "down", "refused", "overdue", "dead", "error", "broken", "no"],
 }  # fmt: skip
 """What is in none of them is quiet: stopped, cancelled, abandoned, left, drained, off, …"""
 

@@ -7,21 +7,38 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 
-from streaming.admin.audited import AuditedAdmin
-from streaming.admin.tenancy import OfTenant, is_limited
-from streaming.models import Tenant
+from streaming.admin.audited import AuditedAdmin, actor_of
+from streaming.admin.tenancy import LimitedChoices, OfTenant, is_limited
+from streaming.models import Tenant, TenantMember
+from streaming.services.members import note_member
+
+
+class MemberInline(LimitedChoices, admin.TabularInline):
+    """Staff who see this tenant, where they do not see all of them."""
+
+    model = TenantMember
+    extra = 0
+    autocomplete_fields = ["user"]
+    verbose_name_plural = "staff who see it, besides those who see all tenants"
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False  # somebody else would be another member
 
 
 @admin.register(Tenant)
 class TenantAdmin(OfTenant, AuditedAdmin):
     tenant_path = "pk"
     audited_as = "tenant"
-    told = ("content_days",)
+    told = ("content_days", "metadata_days", "support_sees_content")
     list_display = ["name", "display_name", "created_at"]
     search_fields = ["name", "display_name"]
     ordering = ["name"]
-    fields = ["name", "display_name", "content_days", "created_at"]
+    fields = [
+        "name", "display_name", "content_days", "metadata_days", "support_sees_content",
+        "created_at",
+    ]  # fmt: skip
     readonly_fields = ["created_at"]
+    inlines = [MemberInline]
 
     def audit_subject(self, obj: Tenant) -> tuple[str, int | None]:
         return f"tenant:{obj.name}", obj.pk
@@ -29,6 +46,12 @@ class TenantAdmin(OfTenant, AuditedAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> Any:
         # Commands, logs and exports know a tenant by its name.
         return [*self.readonly_fields, "name"] if obj else self.readonly_fields
+
+    def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
+        super().save_formset(request, form, formset, change)
+        for did, rows in (("given", formset.new_objects), ("taken", formset.deleted_objects)):
+            for row in rows:
+                note_member(row, did, by=actor_of(request))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return not is_limited(request.user) and super().has_add_permission(request)

@@ -36,6 +36,14 @@ def clock(at: datetime | None) -> str:
     return f"{at:%H:%M:%S}.{at.microsecond // 1000:03}"
 
 
+def ago(seconds: float) -> str:
+    """How long it is since: ``now``, ``4 s ago``, ``3 min ago``, ``2 h ago``, ``5 d ago``."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size * (2 if size > 1 else 1):
+            return f"{seconds // size:.0f} {unit} ago"
+    return "now"
+
+
 def zone_name() -> str:
     """The viewer's zone by its name: ``Europe/Berlin``."""
     return timezone.get_current_timezone_name()

@@ -34,3 +34,27 @@ def clock(at: datetime | None) -> str:
 def badge(word: str | None, tone: str = "") -> SafeString | str:
     """``{{ session.state|badge }}``, or in a tone of its own: ``{{ "open"|badge:"bad" }}``."""
     return badges.badge(word, tone)
+
+
+@register.filter
+def circuit(word: str) -> SafeString | str:
+    """A node's circuit: open is bad."""
+    return badges.badge(word, badges.CIRCUIT.get(word, ""))
+
+
+@register.filter
+def words(stored: str | None) -> str:
+    """A cause or a kind as people write it: ``out_of_memory`` is "out of memory"."""
+    return (stored or "-").replace("_", " ")
+
+
+@register.filter
+def share(part: float | None) -> str:
+    """0 to 1 as a percentage."""
+    return "–" if part is None else f"{part:.0%}"
+
+
+@register.filter
+def ago(seconds: float | None) -> str:
+    """An age in seconds, in words."""
+    return "never" if seconds is None else times.ago(seconds)

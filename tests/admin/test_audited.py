@@ -112,7 +112,10 @@ def test_what_is_done_to_tenants_and_aliases_is_announced(admin_client):
     found = announced()
     assert not ModelAlias.objects.exists()
     assert found == [
-        ("tenant.create", "user:admin", "tenant:acme", {"content_days": None}),
+        (
+            "tenant.create", "user:admin", "tenant:acme",
+            {"content_days": None, "metadata_days": None, "support_sees_content": False},
+        ),
         (
             "tenant.change", "user:admin", "tenant:acme",
             {"columns": "content_days, display_name", "content_days": "None → 7"},

@@ -26,12 +26,14 @@ from streaming.services.api_keys import create_api_key
 pytestmark = pytest.mark.django_db
 
 
+NO_ROWS = {"tenant": {"members-TOTAL_FORMS": "0", "members-INITIAL_FORMS": "0"}}
+"""What a browser sends of rows that are edited within a page, where there are none."""
 SWITCHES = {"failover": "on", "hedging": "on", "defragment": "on"}
 
 
 def submit(client, model: str, view: str, /, *arguments, **data):
     url = reverse(f"admin:streaming_{model}_{view}", args=arguments)
-    return client.post(url, data, follow=True)
+    return client.post(url, {**NO_ROWS.get(model, {}), **data}, follow=True)
 
 
 def act(client, model: str, action: str, *objects, confirmed: bool = True):
