@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from django.contrib.auth.models import Group, User
+from django.core.management import call_command
 from playwright.async_api import Browser, Page, expect
 
+from billing.services.settlement import settle_session
+from streaming.models import StreamSession
 from tests.stack import Stack
 
 PASSWORD = "for this role only"
@@ -22,23 +25,26 @@ SESSIONS = 160
 SEED = 5
 
 
-def hire() -> None:
-    """One member of staff for each role, named after it; run by ``manage.py shell``."""
+def furnish(sessions: int = 0) -> None:
+    """One member of staff for each role, named after it, and so many sessions of two days, those of
+    incidents settled. Run by ``manage.py shell``."""
     for role in ROLES:
         user = User.objects.create_user(role, password=PASSWORD, is_staff=True)
         user.groups.add(Group.objects.get(name=role))
+    if sessions:
+        call_command(
+            "seed_demo", sessions=sessions, days=2.0, tenants=2, seed=SEED, billing="never"
+        )
+    for session in StreamSession.objects.exclude(incident=None):
+        settle_session(session.pk)
 
 
 @contextmanager
 def furnished(*engine_nodes: str, sessions: int = SESSIONS) -> Iterator[Stack]:
-    """A stack with a gateway, staff, and two days of sessions, settled and explained."""
+    """A stack with a gateway, staff and sessions."""
     with Stack(engine_nodes=engine_nodes, env={"HEALTH_INTERVAL": "0.3"}) as stack:
-        stack.manage("shell", "-v", "0", "-c", "from tests.browser.desk import hire; hire()")
-        if sessions:
-            stack.manage(
-                "seed_demo", "--sessions", str(sessions), "--days", "2", "--tenants", "2",
-                "--seed", str(SEED), "--billing", "now",
-            )  # fmt: skip
+        fill = f"from tests.browser.desk import furnish; furnish({sessions})"
+        stack.manage("shell", "-v", "0", "-c", fill)
         yield stack
 
 

@@ -43,9 +43,8 @@ async def test_support_finds_explains_and_sees_whom_else_it_hit(
         await expect(sentence).to_contain_text(f"The engine {case.node}")
         await expect(sentence).to_contain_text("the answer continued on gpu-")
         await expect(sentence).to_contain_text(f"and was charged for {case.tokens:,}")
-        await expect(
-            page.get_by_role("region", name="On a time line").locator("svg")
-        ).to_be_visible()
+        picture = page.get_by_role("img", name=f"Time line of session {case.reference}")
+        await expect(picture).to_be_visible()
         await expect(page.locator("body")).to_contain_text("after a failure")
 
         incident = page.locator(f'a[href$="/streaming/incident/{case.incident}/change/"]').first

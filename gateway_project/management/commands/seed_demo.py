@@ -17,7 +17,7 @@ from django.db import connection
 from django.utils import timezone
 
 from billing.services.settlement import settle_due
-from gateway_project.demo import calendar, fleet, real
+from gateway_project.demo import calendar, desk, fleet, real
 from gateway_project.demo.copying import COLUMNS, written
 from streaming.client import NetworkError, ServerError
 from streaming.management.operator import operator_name
@@ -93,6 +93,7 @@ class Command(BaseCommand):
         if options["real"]:
             self._play(world, chance, options)
         self._explain()
+        self.stdout.write(f"{desk.review(chance, by=operator_name())} sessions reviewed.")
         if billing == "now":
             self._settle()
         self.stdout.write(f"Seed {seed}.")
