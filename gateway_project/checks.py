@@ -103,7 +103,6 @@ def second_factor(**kwargs: Any) -> list[CheckMessage]:
         )
     wanted = [
         "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "django_otp.middleware.OTPMiddleware",
         "gateway_project.second_factor.gate.SecondFactorGate",
     ]
     if settings.STAFF_SECOND_FACTOR != "off" and wanted != [

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import django_otp
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.http import HttpRequest
+from django_otp.models import Device
 from django_otp.plugins.otp_static.models import StaticDevice, StaticToken
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
@@ -36,6 +39,13 @@ def mode() -> str:
 def is_enrolled(user: Any) -> bool:
     """Whether somebody has to show a second factor after their password."""
     return TOTPDevice.objects.filter(user_id=user.pk, confirmed=True).exists()
+
+
+def has_shown(request: HttpRequest) -> bool:
+    """Whether who is logged in has shown theirs in this session of the browser, and has it still."""
+    shown = request.session.get(django_otp.DEVICE_ID_SESSION_KEY)
+    device = Device.from_persistent_id(shown) if shown else None
+    return device is not None and device.confirmed and device.user_id == request.user.pk
 
 
 def codes_left(user: Any) -> int:

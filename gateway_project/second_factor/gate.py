@@ -21,17 +21,20 @@ PUBLIC = frozenset({"home", "demo-nodes", "demo-kill-node"})
 
 
 def has_passed(request: HttpRequest) -> bool:
-    """Whether nothing stands between somebody and the pages that they may see."""
+    """Whether nothing stands between somebody and the pages that they may see.
+
+    ``request``: its user and session are all that is looked at.
+    """
     user: Any = request.user
     if devices.mode() == devices.OFF or not (user.is_authenticated and user.is_staff):
         return True
-    if user.is_verified():
+    if devices.has_shown(request):
         return True
     return devices.mode() == devices.OPTIONAL and not devices.is_enrolled(user)
 
 
 class SecondFactorGate(MiddlewareMixin):
-    """After django-otp's own middleware, which knows what was shown in this session of the browser."""
+    """For pages; sockets, which no middleware sees, ask ``ports.is_verified``: that is ``has_passed``."""
 
     def process_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any

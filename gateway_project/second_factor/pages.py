@@ -46,7 +46,7 @@ class SecondFactorPage:
         asked = request.POST.get("do", "")
         if request.method == "POST":
             try:
-                if answer := self._do(request, asked, form, user.is_verified()):
+                if answer := self._do(request, asked, form):
                     return answer
             except Refused as refusal:
                 form.add_error("token", str(refusal))
@@ -55,17 +55,16 @@ class SecondFactorPage:
             request,
             form=form,
             failed=asked,
-            to_verify=enrolled and not user.is_verified(),
+            to_verify=enrolled and not devices.has_shown(request),
             enrolled=enrolled,
             begun=_shown(device) if (device := devices.begun(user)) is not None else None,
             left=devices.codes_left(user),
         )
 
-    def _do(
-        self, request: HttpRequest, asked: str, form: TokenForm, verified: bool
-    ) -> HttpResponse | None:
+    def _do(self, request: HttpRequest, asked: str, form: TokenForm) -> HttpResponse | None:
         user: Any = request.user
-        if asked == "begin" and (verified or not devices.is_enrolled(user)):
+        to_verify = devices.is_enrolled(user) and not devices.has_shown(request)
+        if asked == "begin" and not to_verify:
             devices.begin(user)
             return HttpResponseRedirect(request.get_full_path())
         if asked == "leave":
@@ -74,7 +73,7 @@ class SecondFactorPage:
         if not form.is_valid():
             return None
         token = form.cleaned_data["token"]
-        if asked == "confirm" and (verified or not devices.is_enrolled(user)):
+        if asked == "confirm" and not to_verify:
             device, codes = devices.confirm(user, token)
             self._passed(request, device)
             return self._page(request, codes=codes)

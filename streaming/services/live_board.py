@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from streaming.core.fragmentation import fragmentation_index
 from streaming.core.outcome import INTERRUPTED
-from streaming.models import Incident, InferenceNode, StreamSession
+from streaming.models import GatewayInstance, Incident, InferenceNode, StreamSession
 from streaming.services.live_attempts import live_tokens
 from streaming.services.sql import rows
 
@@ -29,6 +29,7 @@ DEAD_AFTER = 5.0
 MISSED_FOR = timedelta(minutes=10)
 """For so long a gateway that is heard of no more is missed; one that stopped is not."""
 NEWEST = 12
+GATEWAYS = 200
 INCIDENTS = 20
 COUNTED = 20_000
 """Interruptions of an hour that are counted; there are more only when nearly everything fails."""
@@ -36,12 +37,6 @@ FOLLOWED = 20_000
 
 _OUTCOMES = ", ".join(f"'{outcome.value}'" for outcome in INTERRUPTED)
 
-_GATEWAYS = """
-SELECT id, hostname, pid, heartbeat_at, extract(epoch FROM now() - heartbeat_at)::float8,
-    node_streams, figures
-FROM streaming_gatewayinstance
-WHERE stopped_at IS NULL AND heartbeat_at > now() - %s ORDER BY id
-"""
 # Those that have not ended are in an index of their own, which is read whole.
 _STREAMS = """
 SELECT state, count(*) FROM streaming_streamsession
@@ -184,20 +179,27 @@ def _add_fleet(reading: _Reading) -> None:
     """The gateways, what they say of themselves, and the nodes."""
     gateways, readers = [], 0
     streams: Counter[int] = Counter()
-    for pk, host, pid, beat_at, age, node_streams, figures in rows(_GATEWAYS, MISSED_FOR):
-        is_alive = age < DEAD_AFTER
-        if is_alive:
+    heard_of = GatewayInstance.objects.filter(
+        stopped_at=None, heartbeat_at__gt=Now() - MISSED_FOR
+    ).order_by("-pk")
+    for gateway in heard_of.annotate(age=_since("heartbeat_at"))[:GATEWAYS]:
+        age = gateway.age.total_seconds()
+        figures = gateway.figures if age < DEAD_AFTER else {}
+        if age < DEAD_AFTER:
             readers += figures.get("readers", 0)
-            streams.update({int(node): number for node, number in node_streams.items()})
-            reading.counts[pk] = (figures.get("tokens", 0), beat_at.timestamp())
+            streams.update({int(node): number for node, number in gateway.node_streams.items()})
+            reading.counts[gateway.pk] = (
+                figures.get("tokens", 0),
+                gateway.heartbeat_at.timestamp(),
+            )
         gateways.append(
             {
-                "id": pk,
-                "name": f"{host} {pid}",
-                "state": "alive" if is_alive else "missed",
+                "id": gateway.pk,
+                "name": f"{gateway.hostname} {gateway.pid}",
+                "state": "alive" if age < DEAD_AFTER else "missed",
                 "age": round(max(0.0, age), 1),
-                "streams": figures.get("streams") if is_alive else None,
-                "readers": figures.get("readers") if is_alive else None,
+                "streams": figures.get("streams"),
+                "readers": figures.get("readers"),
                 "tokens_per_second": None,
             }
         )
@@ -205,8 +207,7 @@ def _add_fleet(reading: _Reading) -> None:
 
 
 def _nodes(streams: Counter[int]) -> list[dict[str, Any]]:
-    age = ExpressionWrapper(Now() - F("checked_at"), output_field=DurationField())
-    nodes = list(InferenceNode.objects.annotate(age=age).order_by("name"))
+    nodes = list(InferenceNode.objects.annotate(age=_since("checked_at")).order_by("name"))
     live = live_tokens(node.pk for node in nodes) if any(streams.values()) else {}
     return [
         {
@@ -229,6 +230,11 @@ def _nodes(streams: Counter[int]) -> list[dict[str, Any]]:
         }
         for node in nodes
     ]
+
+
+def _since(column: str) -> ExpressionWrapper:
+    """How long ago, by the clock of the database, which wrote it."""
+    return ExpressionWrapper(Now() - F(column), output_field=DurationField())
 
 
 # Sharing

@@ -18,6 +18,7 @@ from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from gateway_project.checks import second_factor as check
+from streaming.consumers.staff import Handshake
 from streaming.models import OutboxMessage
 
 pytestmark = pytest.mark.django_db
@@ -289,6 +290,16 @@ def test_an_operator_takes_away_one_whose_phone_is_lost(settings, log_in):
         call_command("second_factor", "reset", "nobody")
     with pytest.raises(CommandError, match="Say whose"):
         call_command("second_factor", "reset")
+
+
+def test_sockets_of_the_admin_ask_for_it_too(settings, log_in):
+    settings.STAFF_SECOND_FACTOR = "optional"
+    passed = log_in()
+    enrol(passed)
+    for client, may in ((passed, True), (log_in(), False)):
+        cookie = f"sessionid={client.cookies['sessionid'].value}".encode()
+        handshake = Handshake({"path": "/ws/admin/live/", "headers": [(b"cookie", cookie)]})
+        assert (handshake.staff() is not None) is may
 
 
 def test_no_page_shows_the_secrets_of_others(admin_client, pat):
