@@ -188,7 +188,10 @@ def _add_fleet(reading: _Reading) -> None:
         if age < DEAD_AFTER:
             readers += figures.get("readers", 0)
             streams.update({int(node): number for node, number in gateway.node_streams.items()})
-            reading.counts[gateway.pk] = (figures.get("tokens", 0), gateway.heartbeat_at.timestamp())
+            reading.counts[gateway.pk] = (
+                figures.get("tokens", 0),
+                gateway.heartbeat_at.timestamp(),
+            )
         gateways.append(
             {
                 "id": gateway.pk,
