@@ -8,6 +8,10 @@ class DeskConfig(AdminConfig):
     default = False
     default_site = "gateway_project.site.DeskSite"
 
+    def ready(self) -> None:
+        super().ready()
+        from gateway_project import logins  # noqa: F401  (receives what Django tells of logins)
+
 
 class GatewayProjectConfig(AppConfig):
     name = "gateway_project"
@@ -17,8 +21,10 @@ class GatewayProjectConfig(AppConfig):
         from billing.services.admission import admit
         from billing.services.settlement import settle_overdue
         from gateway_project import checks  # noqa: F401  (registers the system checks)
+        from gateway_project.second_factor.gate import has_passed
         from streaming.ports import ports
 
         # Streaming knows nothing of billing: it asks whoever is connected here.
         ports.admit = admit
         ports.settle = settle_overdue
+        ports.is_verified = has_passed

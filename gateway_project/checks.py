@@ -90,6 +90,34 @@ def redis_url(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
+@register(Tags.security)
+def second_factor(**kwargs: Any) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    if settings.STAFF_SECOND_FACTOR not in ("off", "optional", "required"):
+        found.append(
+            Error(
+                f"STAFF_SECOND_FACTOR is {settings.STAFF_SECOND_FACTOR!r}.",
+                hint="Set it to off, optional or required.",
+                id="gateway.E005",
+            )
+        )
+    wanted = [
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "gateway_project.second_factor.gate.SecondFactorGate",
+    ]
+    if settings.STAFF_SECOND_FACTOR != "off" and wanted != [
+        one for one in settings.MIDDLEWARE if one in wanted
+    ]:
+        found.append(
+            Error(
+                "Nobody would be asked for the second factor: its middleware is missing.",
+                hint=f"MIDDLEWARE has to have, in this order: {', '.join(wanted)}.",
+                id="gateway.E006",
+            )
+        )
+    return found
+
+
 def behind_pooler(url: str) -> bool:
     """Whether ``url`` reaches PostgreSQL through a pooler that changes sessions between statements.
 

@@ -53,6 +53,10 @@ if TRUSTED_PROXIES:
     # The server drops X-Forwarded-* headers of peers that are not in TRUSTED_PROXIES.
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
+# Whether staff show a second factor after their password: off, optional or required.
+STAFF_SECOND_FACTOR: str = env.str("STAFF_SECOND_FACTOR", default="off").lower()
+OTP_TOTP_ISSUER = "Unbroken"
+
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (
@@ -76,6 +80,9 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "django_otp",
+    "django_otp.plugins.otp_totp",
+    "django_otp.plugins.otp_static",
 ]
 
 MIDDLEWARE = [
@@ -86,6 +93,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "gateway_project.second_factor.gate.SecondFactorGate",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "gateway_project.time_zone.StaffTimeZone",

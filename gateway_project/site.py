@@ -11,6 +11,14 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
+from django.urls import path
+
+from gateway_project.second_factor import devices
+from gateway_project.second_factor.gate import PAGE
+from gateway_project.second_factor.pages import SecondFactorPage
+
+UNSHOWN = "django_otp."
+"""Whose own pages would show secrets of staff."""
 
 OPEN_TO_ALL_STAFF = frozenset(
     {
@@ -22,6 +30,8 @@ OPEN_TO_ALL_STAFF = frozenset(
         "password_change_done",
         "autocomplete",  # asks the model admin for its rows
         "jsi18n",
+        "time-zone",
+        "second_factor",
         None,  # the redirect of an address of old, and the page that is not found
     }
 )
@@ -35,6 +45,8 @@ class DeskSite(admin.AdminSite):
         # ``streaming.admin`` registers with this site while it is imported.
         from streaming.admin.tenancy import OfFleet, Scoped
 
+        if getattr(admin_class, "__module__", "").startswith(UNSHOWN):
+            return
         chosen = admin_class or admin.ModelAdmin
         if not issubclass(chosen, Scoped):
             chosen = type(chosen.__name__, (OfFleet, chosen), {"__module__": chosen.__module__})
@@ -47,6 +59,17 @@ class DeskSite(admin.AdminSite):
             return view(request, *args, **kwargs)
 
         return super().admin_view(guarded, cacheable)
+
+    def get_urls(self) -> list[Any]:
+        page = SecondFactorPage(self)
+        return [
+            path("second-factor/", self.admin_view(page), name=PAGE),
+            *super().get_urls(),
+        ]
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        asked = devices.mode() != devices.OFF
+        return {**super().each_context(request), "second_factor": asked}
 
     def owner_of(self, url_name: str) -> admin.ModelAdmin[Any] | None:
         """The model admin whose page has this name: ``streaming_apikey_change`` is ``ApiKeyAdmin``'s."""

@@ -14,6 +14,7 @@ from gateway_project.demo.copying import Batch
 from gateway_project.demo.course import Course
 from gateway_project.demo.faults import Fault, fault
 from gateway_project.demo.fleet import ALIASES, MODELS, World
+from gateway_project.demo.session_rows import write
 
 HOUR = 3600
 INTERRUPTED = 0.05
@@ -42,6 +43,7 @@ class Start:
     node: str = ""
     fault: Fault | None = None
     of_gateway: str = ""
+    process: int | None = None
     siblings: int = 0
 
 
@@ -53,7 +55,7 @@ def batches(
     answers = {model: [answer(chance, ALIASES[model]) for _ in range(count)] for model in MODELS}
     batch = Batch()
     for start in _starts(world, chance, sessions):
-        _session(world, chance, start, answers).write(batch, announced=announced)
+        write(_session(world, chance, start, answers), batch, announced=announced)
         if batch.sessions >= SESSIONS_AT_ONCE:
             yield batch
             batch = Batch()
@@ -75,6 +77,7 @@ def _session(
         model=model,
         answer=chance.choice(answers[model]),
         at=start.at,
+        process=start.process,
     )
     course.begin(start.node or chance.choice(MODELS[model]))
     if start.fault is not None:
@@ -125,7 +128,8 @@ def _storm(chance: random.Random, at: float, size: int, of_gateway: bool) -> lis
     """What comes over so many sessions in one moment."""
     if of_gateway:
         what = chance.choice(tuple(courses.OF_GATEWAYS))
-        return [Start(at, of_gateway=what, siblings=size - 1) for _ in range(size)]
+        process = chance.randrange(2)
+        return [Start(at, of_gateway=what, process=process) for _ in range(size)]
     node = chance.choice([node for nodes in MODELS.values() for node in nodes])
     what_failed = fault(chance, of_storms=True)
     return [Start(at, node=node, fault=what_failed, siblings=size - 1) for _ in range(size)]

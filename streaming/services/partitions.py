@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -88,12 +88,12 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def make_partitions() -> int:
-    """Make those that sessions of today and of the next days need; how many."""
+def make_partitions(also: Collection[date] = ()) -> int:
+    """Make those that sessions of today and of the next days need, and those of ``also``; how many."""
     if not rows(_THERE, OTHERS):
         return 0  # migrated backwards
     there = {partition.day for partition in partitions()}
-    missing = [Partition(day) for day in sorted(_needed() - there)]
+    missing = [Partition(day) for day in sorted((_needed() | {*also} - {KEPT}) - there)]
     return sum(_patiently(_attach, partition) for partition in missing)
 
 

@@ -1,0 +1,251 @@
+"""Who may open and do what: every page and every action of the admin, for every role.
+
+The tables are compared with the admin itself, so that a page, a table or an action which nobody has
+thought of here is a failure. On the way every page is looked at: no errors, no content, and for the
+admin of a tenant nothing of another.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import Client, RequestFactory
+from django.urls import reverse
+
+from streaming.admin.tenancy import OfTenant
+from streaming.models import StreamSession, Tenant
+from tests.admin.two_tenants import (
+    CONTENT,
+    OURS,
+    PERSONS,
+    THEIRS,
+    fill_both,
+    log_in,
+    patterns,
+    row_of,
+)
+
+pytestmark = pytest.mark.django_db
+
+SUP, REV, FIN, OPS, TEN = "support", "content_reviewer", "finance", "operator", "tenant_admin"
+NONE: set[str] = set()
+"""Nobody but superusers, where there is any such page at all."""
+
+# Who may view, add, change and delete rows, besides superusers.
+TABLES: dict[str, tuple[set[str], set[str], set[str], set[str]]] = {
+    "auth.group": (NONE, NONE, NONE, NONE),
+    "auth.user": (NONE, NONE, NONE, NONE),
+    "billing.auditentry": ({FIN}, NONE, NONE, NONE),
+    "billing.billingaccount": ({FIN}, {FIN}, {FIN}, NONE),
+    "billing.billingperiod": ({FIN}, NONE, NONE, NONE),
+    "billing.budgetalert": ({FIN, TEN}, NONE, NONE, NONE),
+    "billing.creditrequest": ({FIN}, NONE, NONE, NONE),
+    "billing.eventdelivery": ({FIN}, NONE, NONE, NONE),
+    "billing.export": ({FIN}, NONE, NONE, NONE),
+    "billing.ledgerentry": ({FIN}, NONE, NONE, NONE),
+    "billing.pricelist": ({FIN}, {FIN}, NONE, NONE),
+    "billing.quotause": ({FIN, TEN}, NONE, NONE, NONE),
+    "billing.settlement": ({FIN}, NONE, NONE, NONE),
+    "billing.usagerecord": ({FIN, TEN}, NONE, NONE, NONE),
+    "billing.usagesink": ({FIN}, {FIN}, {FIN}, NONE),
+    "streaming.apikey": ({TEN}, {TEN}, {TEN}, NONE),
+    "streaming.attempt": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
+    "streaming.gatewayinstance": ({OPS}, NONE, NONE, NONE),
+    "streaming.incident": ({SUP, FIN, OPS}, NONE, NONE, NONE),
+    "streaming.inferencenode": ({SUP, OPS}, {OPS}, {OPS}, {OPS}),
+    "streaming.modelalias": ({OPS, TEN}, {OPS}, {OPS}, {OPS}),
+    "streaming.modelpolicy": ({OPS}, {OPS}, {OPS}, {OPS}),
+    "streaming.nodeevent": ({SUP, OPS}, NONE, NONE, NONE),
+    "streaming.outboxmessage": ({OPS}, NONE, NONE, NONE),
+    "streaming.sessionevent": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
+    "streaming.streamsession": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
+    "streaming.taskrun": ({OPS}, NONE, NONE, NONE),
+    "streaming.tenant": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
+    "streaming.tokencheckpoint": ({SUP, OPS}, NONE, NONE, NONE),
+}
+NOT_EVEN_SUPERUSERS = {  # what Django's own pages would do to these
+    "add": {
+        "billing.auditentry", "billing.billingperiod", "billing.budgetalert",
+        "billing.creditrequest", "billing.eventdelivery", "billing.export", "billing.ledgerentry",
+        "billing.quotause", "billing.settlement", "billing.usagerecord", "streaming.attempt",
+        "streaming.gatewayinstance", "streaming.incident", "streaming.nodeevent",
+        "streaming.outboxmessage", "streaming.sessionevent", "streaming.streamsession",
+        "streaming.taskrun", "streaming.tokencheckpoint",
+    },
+}  # fmt: skip
+NOT_EVEN_SUPERUSERS["change"] = {*NOT_EVEN_SUPERUSERS["add"], "billing.pricelist"}
+NOT_EVEN_SUPERUSERS["delete"] = {
+    *NOT_EVEN_SUPERUSERS["change"], "billing.billingaccount", "billing.usagesink", "streaming.apikey",
+    "streaming.tenant",
+}  # fmt: skip
+EVERYBODY = {*PERSONS}
+
+# Pages beside Django's own: who may open them, besides superusers; and with what in the address.
+PAGES: dict[str, set[str]] = {
+    "auth_user_password_change": NONE,
+    "billing_auditentry_verify": {FIN},
+    "billing_billingperiod_close": {FIN},
+    "billing_billingperiod_reconcile": {FIN},
+    "billing_export_make": {FIN},
+    "billing_ledgerentry_adjust": {FIN},
+    "billing_ledgerentry_credit": {FIN},
+    "billing_pricelist_end": {FIN},
+    "billing_pricelist_prices": {FIN},
+    "streaming_inferencenode_order": {OPS},
+    "streaming_streamsession_do": {SUP},
+    "streaming_streamsession_reveal": {REV},
+}
+PARTS = {
+    "streaming_inferencenode_order": [{"name": "probe"}],
+    "streaming_streamsession_do": [
+        {"name": name} for name in ("stop", "continue", "take", "assign", "review", "reopen")
+    ],
+}
+QUERIES = {
+    "streaming_streamsession_do": "session",
+    "billing_ledgerentry_credit": "charge",
+}
+"""Names of what the address of a page has after the question mark: keys of its table's rows."""
+
+SITE: dict[str, set[str]] = {
+    "index": EVERYBODY,
+    "login": EVERYBODY,
+    "logout": EVERYBODY,
+    "password_change": EVERYBODY,
+    "password_change_done": EVERYBODY,
+    "autocomplete": EVERYBODY,  # for what: test_tenancy
+    "jsi18n": EVERYBODY,
+    "view_on_site": EVERYBODY,  # nothing has an address there
+    "app_list": EVERYBODY,
+    "second_factor": EVERYBODY,  # tests/project/test_second_factor.py
+}
+
+# Actions on rows that are chosen in a list: who has them, besides superusers.
+ACTIONS: dict[str, dict[str, set[str]]] = {
+    "billing.billingperiod": {"close": {FIN}},
+    "billing.creditrequest": {"approve": {FIN}, "refuse": {FIN}},
+    "billing.ledgerentry": {"credit_selected": {FIN}},
+    "billing.usagesink": {name: {FIN} for name in ["switch_on", "switch_off", "send_test", "send_again", "rotate"]},
+    "streaming.apikey": {"revoke": {TEN}},
+    "streaming.inferencenode": {name: {OPS} for name in ["drain", "resume", "probe", "reclaim", "reset_circuit", "delete_selected"]},
+    "streaming.modelalias": {"delete_selected": {OPS}},
+    "streaming.modelpolicy": {"delete_selected": {OPS}},
+    "streaming.streamsession": {name: {SUP} for name in [
+            "stop_selected", "continue_selected", "take_selected", "assign_selected",
+            "review_selected", "reopen_selected",
+        ]},
+    "auth.user": {"delete_selected": NONE},
+    "auth.group": {"delete_selected": NONE},
+}  # fmt: skip
+
+MODELS = {model._meta.label_lower: model for model in admin.site._registry}
+STANDARD = ("changelist", "add", "history", "delete", "change")
+
+
+def standard_names() -> set[str]:
+    return {f"{label.replace('.', '_')}_{page}" for label in MODELS for page in STANDARD}
+
+
+def test_every_table_and_every_page_is_here():
+    assert set(TABLES) == set(MODELS)
+    names = {pattern.name for pattern in patterns()}
+    assert names - standard_names() == {*PAGES, *SITE}
+
+
+def may(person: str, allowed: set[str], label: str = "", deed: str = "") -> bool:
+    if person == "superuser":
+        return label not in NOT_EVEN_SUPERUSERS.get(deed, ())
+    return person in allowed
+
+
+def addresses(label: str, tenant: Any) -> list[tuple[str, str]]:
+    """Every page of a table, by name, and its address about a row of the tenant."""
+    model = MODELS[label]
+    row = row_of(model, tenant)
+    prefix = label.replace(".", "_")
+    found = []
+    for pattern in patterns():
+        name: str = pattern.name or ""
+        if not name.startswith(f"{prefix}_"):
+            continue
+        converters = list(pattern.pattern.converters) or ["object_id"] * (
+            name.rsplit("_", 1)[1] in ("history", "delete", "change")
+        )
+        for parts in PARTS.get(name, [{}]):
+            keys = {one: row.pk for one in converters if one not in parts}
+            address = reverse(f"admin:{name}", kwargs={**keys, **parts})
+            if name in QUERIES:
+                address += "?" + urlencode({QUERIES[name]: row.pk})
+            found.append((name, address))
+    return found
+
+
+def is_open_to(person: str, label: str, name: str) -> bool:
+    """Whether this person may open this page."""
+    view, add, change, delete = TABLES[label]
+    page = name.removeprefix(f"{label.replace('.', '_')}_")
+    if name in PAGES:
+        return may(person, PAGES[name])
+    if page == "add":
+        return may(person, add, label, "add")
+    if page == "delete":
+        return may(person, delete, label, "delete")
+    return may(person, view | change)
+
+
+@pytest.mark.parametrize("person", PERSONS)
+def test_everything_that_there_is_for(person, caplog):
+    caplog.set_level(
+        logging.ERROR, "django.request"
+    )  # hundreds of refusals, each with its traceback
+    tenants = fill_both()
+    client = log_in(person, tenants[OURS])
+    assert wrong_actions(person) == []
+    assert wrong_pages(person, client, tenants) == []
+
+
+def wrong_actions(person: str) -> list[Any]:
+    request = RequestFactory().get("/")
+    request.user = User.objects.get(username=person)
+    wrong = []
+    for label, model in MODELS.items():
+        has = set(admin.site._registry[model].get_actions(request))
+        should = {name for name, allowed in ACTIONS.get(label, {}).items() if may(person, allowed)}
+        if has != should:
+            wrong.append((label, "too many", has - should, "missing", should - has))
+    return wrong
+
+
+def wrong_pages(person: str, client: Client, tenants: dict[str, Tenant]) -> list[Any]:
+    theirs = [THEIRS, "ZZZ-999", str(StreamSession.objects.get(reference="ZZZ-999").pk)]
+    wrong: list[Any] = []
+
+    def look(name: str, address: str, allowed: set[int]) -> None:
+        answer = client.get(address)
+        page = answer.content.decode()
+        if answer.status_code not in allowed:
+            wrong.append((name, address, answer.status_code, allowed))
+        if any(one in page for one in CONTENT):
+            wrong.append((name, address, "content"))
+        if person == TEN and any(one in page for one in theirs):
+            wrong.append((name, address, "another tenant"))
+
+    for label in sorted(MODELS):
+        scoped = isinstance(admin.site._registry[MODELS[label]], OfTenant)
+        for name, address in addresses(label, tenants[OURS]):
+            refused = {403, 404} if scoped and person in (TEN, "nobody") else {403}
+            look(name, address, {200} if is_open_to(person, label, name) else refused)
+        if scoped and person == TEN:
+            for name, address in addresses(label, tenants[THEIRS]):
+                if not name.endswith(("_changelist", "_add")):
+                    look(name, address, {403, 404})
+    for path in ("/admin/", "/admin/time-zone/"):
+        look("site", path, {200})
+    for path in ("/admin/streaming/", "/admin/billing/"):
+        look("app_list", path, {404} if person == "nobody" else {200, 404})
+    return wrong
