@@ -168,7 +168,7 @@ class InterruptedSessionAdmin(
 ):
     actions = session_tools.ACTIONS
     list_display = [
-        "session_link", "tenant", "who", "model_shown", "when", "outcome_badge", "cause_shown",
+        "session_link", "who", "model_shown", "when", "outcome_badge", "cause_shown",
         "at_token", "seam", "gap", "billed", "review_shown",
     ]  # fmt: skip
     list_display_links = None
@@ -222,9 +222,10 @@ class InterruptedSessionAdmin(
         url = reverse("admin:streaming_streamsession_change", args=[session.pk])
         return format_html('<a class="unbroken-id" href="{}">{}</a>', url, session.reference)
 
-    @admin.display(description="end user")
+    @admin.display(description="tenant, end user")
     def who(self, session: Any) -> SafeString:
-        return clipped(session.end_user)
+        tenant, user = clipped(str(session.tenant)), clipped(session.end_user)
+        return format_html("{}<br>{}", tenant, user)
 
     @admin.display(description="model")
     def model_shown(self, session: Any) -> SafeString:

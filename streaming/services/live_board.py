@@ -18,6 +18,7 @@ from django.db.models.functions import Now
 
 from streaming.core.fragmentation import fragmentation_index
 from streaming.core.outcome import INTERRUPTED
+from streaming.core.wording import cause_in_words
 from streaming.models import GatewayInstance, Incident, InferenceNode, StreamSession
 from streaming.services.live_attempts import live_tokens
 from streaming.services.sql import rows
@@ -55,7 +56,7 @@ FROM (
 ) newest GROUP BY 1, 2
 """
 _NEWEST = f"""
-SELECT s.id, s.reference, t.name, s.model, s.outcome, s.interrupted_cause, s.interrupted_node,
+SELECT s.id, s.reference, coalesce(nullif(t.display_name, ''), t.name), s.model, s.outcome, s.interrupted_cause, s.interrupted_node,
     s.interrupted_at, s.noticed
 FROM streaming_streamsession s JOIN streaming_tenant t ON t.id = s.tenant_id
 WHERE s.outcome IN ({_OUTCOMES}) AND s.interrupted_at > now() - interval '1 day' {{of_tenants}}
@@ -144,7 +145,7 @@ def _newest(tenants: Tenants) -> list[dict[str, Any]]:
             "tenant": tenant,
             "model": model,
             "outcome": outcome,
-            "cause": cause,
+            "cause": cause_in_words(cause) if cause else "",
             "node": node if tenants is None else None,
             "at": at.isoformat(timespec="milliseconds"),
             "noticed": noticed,
@@ -167,7 +168,7 @@ def _incidents(tenants: Tenants) -> dict[str, Any]:
             "id": incident.pk,
             "kind": incident.kind,
             "subject": incident.subject if tenants is None else None,
-            "cause": incident.cause,
+            "cause": cause_in_words(incident.cause) if incident.cause else "",
             "opened": incident.opened_at.isoformat(timespec="seconds"),
         }
         for incident in listed[:INCIDENTS]
@@ -214,7 +215,7 @@ def _nodes(streams: Counter[int]) -> list[dict[str, Any]]:
             "id": node.pk,
             "name": node.name,
             "state": node.state,
-            "reason": node.health_reason if node.health != "up" else "",
+            "reason": "" if node.health == "up" or node.state == "drained" else node.health_reason,
             "circuit": node.circuit,
             "streams": streams[node.pk],
             "running": node.figures.get("running"),

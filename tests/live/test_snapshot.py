@@ -139,7 +139,7 @@ def test_single_tenants_see_their_own_and_nothing_of_the_fleet():
     assert board["limited"]
     assert (board["readers"], board["nodes"], board["gateways"]) == (None, None, None)
     assert board["streams"]["streaming"] == 1
-    assert [one["cause"] for one in board["incidents"]] == ["crashed"]
+    assert [one["cause"] for one in board["incidents"]] == ["Crashed"]
     assert "gpu-a" not in json.dumps(board)
 
     assert snapshot(frozenset())["newest"] == []

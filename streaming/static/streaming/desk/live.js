@@ -179,7 +179,7 @@ function show(board) {
     cells: [
       text(clock.format(new Date(one.at)), "together"),
       link("session", one.id, one.reference, "unbroken-id"),
-      badges([one.outcome, one.noticed && "noticed"]), text(inWords(one.cause)),
+      badges([one.outcome, one.noticed && "noticed"]), text(one.cause),
       ...(limited ? [] : [name(one.node)]), name(one.tenant), name(one.model),
     ],
   })), "None in the last day.");
@@ -188,7 +188,7 @@ function show(board) {
     cells: [
       text(dayAndClock.format(new Date(one.opened)), "together"),
       link("incident", one.id, inWords(one.kind)),
-      ...(limited ? [] : [name(one.subject)]), text(inWords(one.cause)),
+      ...(limited ? [] : [name(one.subject)]), text(one.cause),
     ],
   })), "None is open.");
   root.querySelector("[data-more-incidents]").hidden = !board.more_incidents;
