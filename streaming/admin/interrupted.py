@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from streaming.admin import session_export, session_tools
+from streaming.admin import session_tools
 from streaming.admin.badges import badge
 from streaming.admin.days import SparseDates
 from streaming.admin.filters import ByTenant, WithRowFilters
@@ -164,10 +164,9 @@ class InterruptedSessionAdmin(
     SearchSessions,
     WithRowFilters,
     WithSessionTools,
-    session_export.WithExport,
     ReadOnlyAdmin,
 ):
-    actions = [*session_tools.ACTIONS, session_export.export_selected]
+    actions = session_tools.ACTIONS
     list_display = [
         "session_link", "tenant", "who", "model_shown", "when", "outcome_badge", "cause_shown",
         "at_token", "seam", "gap", "billed", "review_shown",
