@@ -122,7 +122,7 @@ def _bursts(hits: Iterable[Hit]) -> list[tuple[tuple[str, str], _Burst]]:
 
 def _of_that_moment(cause: str, subject: str, burst: _Burst) -> Incident | None:
     """The incident that these belong to, also one that is closed: causes come late."""
-    near = Incident.objects.filter(
+    near = Incident.objects.select_for_update().filter(  # others write into its data, too
         kind=KIND,
         cause=cause,
         subject=subject[:200],

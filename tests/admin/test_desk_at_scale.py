@@ -97,7 +97,11 @@ def test_the_desk(admin_client, count, rows):
             took = time.perf_counter() - asked
         assert answer.status_code == 200, url
         assert len(seen) <= MOST_QUERIES, (url, [query["sql"][:300] for query in seen])
-        print(f"{took * 1000:6.0f} ms {len(seen):3} queries  {url}")
+        asked_for = sum(float(query["time"]) for query in seen)
+        print(
+            f"{took * 1000:6.0f} ms, {asked_for * 1000:5.0f} of PostgreSQL,"
+            f" {len(seen):3} queries  {url}"
+        )
         if count > 10_000:
             look_at_plans(url, [query["sql"] for query in seen])
 
