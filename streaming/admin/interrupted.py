@@ -164,7 +164,7 @@ class InterruptedSessionAdmin(
 ):
     actions = session_tools.ACTIONS
     list_display = [
-        "session_link", "tenant", "end_user", "model", "when", "outcome_badge", "cause_shown",
+        "session_link", "tenant", "who", "model_shown", "when", "outcome_badge", "cause_shown",
         "at_token", "seam", "gap", "billed", "review_shown",
     ]  # fmt: skip
     list_display_links = None
@@ -191,9 +191,9 @@ class InterruptedSessionAdmin(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         explain_overdue()
-        return super().changelist_view(
-            request, {"title": "Interrupted sessions", **(extra_context or {})}
-        )
+        # The list is wide: it takes the room of the navigation, too.
+        context = {"title": "Interrupted sessions", "is_nav_sidebar_enabled": False}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def change_view(
         self,
@@ -218,9 +218,18 @@ class InterruptedSessionAdmin(
         url = reverse("admin:streaming_streamsession_change", args=[session.pk])
         return format_html('<a class="unbroken-id" href="{}">{}</a>', url, session.reference)
 
+    @admin.display(description="end user")
+    def who(self, session: Any) -> SafeString:
+        return clipped(session.end_user)
+
+    @admin.display(description="model")
+    def model_shown(self, session: Any) -> SafeString:
+        return clipped(session.model)
+
     @admin.display(ordering="interrupted_at", description="when")
-    def when(self, session: Any) -> str:
-        return local(session.interrupted_at)
+    def when(self, session: Any) -> SafeString:
+        day, _, time = local(session.interrupted_at).partition(" ")
+        return format_html("{}<br>{}", day, time)
 
     @admin.display(description="outcome")
     def outcome_badge(self, session: Any) -> SafeString | str:
@@ -248,7 +257,7 @@ class InterruptedSessionAdmin(
         if session.gap_ms is None:
             return _figure("-")
         words = lasting(session.gap_ms)
-        return _figure(f"{words} (noticed)" if session.noticed else words)
+        return format_html("{}<br>noticed", words) if session.noticed else format_html("{}", words)
 
     @admin.display(description="billed")
     def billed(self, session: Any) -> SafeString:
@@ -259,6 +268,11 @@ class InterruptedSessionAdmin(
         shown = badge(session.review)
         assignee = getattr(getattr(session, "looked_into", None), "assignee", None)
         return format_html("{} {}", shown, assignee) if assignee is not None else shown
+
+
+def clipped(words: str) -> SafeString:
+    """What others have named, on one line however long it is; whole for who points at it."""
+    return format_html('<span class="unbroken-clip" title="{}">{}</span>', words, words or "-")
 
 
 def _figure(words: str) -> SafeString:

@@ -147,14 +147,12 @@ class StreamSessionAdmin(OfTenant, SearchSessions, WithSessionTools, ReadOnlyAdm
         require(request, EXPORT)
         session = self._found(request, session_id)
         self._note_export(request, session, "page", with_content=False)
-        case = case_of(session)
         return self.page(
             request,
             "admin/streaming/session_evidence.html",
             f"Evidence of session {session.reference}",
             session,
-            bundle=bundle_of(case, with_content=False),
-            **context_of(request, case, revealed=False),
+            **context_of(request, case_of(session), revealed=False),
         )
 
     def evidence_json_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
