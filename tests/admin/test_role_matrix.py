@@ -44,6 +44,7 @@ TABLES: dict[str, tuple[set[str], set[str], set[str], set[str]]] = {
     "billing.billingaccount": ({FIN}, {FIN}, {FIN}, NONE),
     "billing.billingperiod": ({FIN}, NONE, NONE, NONE),
     "billing.budgetalert": ({FIN, TEN}, NONE, NONE, NONE),
+    "billing.bulkcredit": ({FIN}, NONE, NONE, NONE),
     "billing.creditrequest": ({FIN}, NONE, NONE, NONE),
     "billing.eventdelivery": ({FIN}, NONE, NONE, NONE),
     "billing.export": ({FIN}, NONE, NONE, NONE),
@@ -70,7 +71,7 @@ TABLES: dict[str, tuple[set[str], set[str], set[str], set[str]]] = {
 }
 NOT_EVEN_SUPERUSERS = {  # what Django's own pages would do to these
     "add": {
-        "billing.auditentry", "billing.billingperiod", "billing.budgetalert",
+        "billing.auditentry", "billing.billingperiod", "billing.budgetalert", "billing.bulkcredit",
         "billing.creditrequest", "billing.eventdelivery", "billing.export", "billing.ledgerentry",
         "billing.quotause", "billing.settlement", "billing.usagerecord", "streaming.attempt",
         "streaming.gatewayinstance", "streaming.incident", "streaming.nodeevent",
@@ -91,11 +92,13 @@ PAGES: dict[str, set[str]] = {
     "billing_auditentry_verify": {FIN},
     "billing_billingperiod_close": {FIN},
     "billing_billingperiod_reconcile": {FIN},
+    "billing_bulkcredit_begin": {FIN},
     "billing_export_make": {FIN},
     "billing_ledgerentry_adjust": {FIN},
     "billing_ledgerentry_credit": {FIN},
     "billing_pricelist_end": {FIN},
     "billing_pricelist_prices": {FIN},
+    "streaming_incident_do": {SUP},
     "streaming_inferencenode_order": {OPS},
     "streaming_streamsession_do": {SUP},
     "streaming_streamsession_evidence": {SUP},
@@ -103,6 +106,8 @@ PAGES: dict[str, set[str]] = {
     "streaming_streamsession_reveal": {REV},
 }
 PARTS = {
+    # Of an interruption. Others are closed: tests/desk/test_incidents.py
+    "streaming_incident_do": [{"name": name} for name in ("take", "assign", "review")],
     "streaming_inferencenode_order": [{"name": "probe"}],
     "streaming_streamsession_do": [
         {"name": name} for name in ("stop", "continue", "take", "assign", "review", "reopen")
@@ -130,6 +135,7 @@ SITE: dict[str, set[str]] = {
 # Actions on rows that are chosen in a list: who has them, besides superusers.
 ACTIONS: dict[str, dict[str, set[str]]] = {
     "billing.billingperiod": {"close": {FIN}},
+    "billing.bulkcredit": {"approve": {FIN}, "refuse": {FIN}},
     "billing.creditrequest": {"approve": {FIN}, "refuse": {FIN}},
     "billing.ledgerentry": {"credit_selected": {FIN}},
     "billing.usagesink": {name: {FIN} for name in ["switch_on", "switch_off", "send_test", "send_again", "rotate"]},

@@ -31,7 +31,7 @@ from tests.admin.two_tenants import OURS, THEIRS, fill_both, row_of
 
 pytestmark = pytest.mark.django_db
 
-NOT_SHOWN = {"streaming.OutboxMessage", "streaming.Incident"}
+NOT_SHOWN = {"streaming.OutboxMessage", "streaming.Incident", "billing.BulkCredit"}
 """They name sessions of several tenants, or one in words, and are for who sees all tenants."""
 
 
