@@ -13,13 +13,13 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from streaming.admin import session_tools
+from streaming.admin import session_export, session_tools
 from streaming.admin.badges import badge
 from streaming.admin.days import SparseDates
 from streaming.admin.filters import ByTenant, WithRowFilters
 from streaming.admin.finance import finance
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.session_search import SearchSessions
+from streaming.admin.session_search import FoundList, SearchSessions
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant, is_limited
 from streaming.admin.times import local
@@ -147,7 +147,7 @@ def values_of(column: str) -> list[str]:
         return [value for (value,) in cursor.fetchall()]
 
 
-class InterruptedList(ChangeList):
+class InterruptedList(FoundList):
     """Asks once for what the sessions of the page were charged."""
 
     def get_results(self, request: HttpRequest) -> None:
@@ -160,9 +160,14 @@ class InterruptedList(ChangeList):
 
 @admin.register(InterruptedSession)
 class InterruptedSessionAdmin(
-    OfTenant, SearchSessions, WithRowFilters, WithSessionTools, ReadOnlyAdmin
+    OfTenant,
+    SearchSessions,
+    WithRowFilters,
+    WithSessionTools,
+    session_export.WithExport,
+    ReadOnlyAdmin,
 ):
-    actions = session_tools.ACTIONS
+    actions = [*session_tools.ACTIONS, session_export.export_selected]
     list_display = [
         "session_link", "tenant", "who", "model_shown", "when", "outcome_badge", "cause_shown",
         "at_token", "seam", "gap", "billed", "review_shown",

@@ -59,6 +59,7 @@ TABLES: dict[str, tuple[set[str], set[str], set[str], set[str]]] = {
     "streaming.gatewayinstance": ({OPS}, NONE, NONE, NONE),
     "streaming.incident": ({SUP, FIN, OPS}, NONE, NONE, NONE),
     "streaming.inferencenode": ({SUP, OPS}, {OPS}, {OPS}, {OPS}),
+    "streaming.interruptedsession": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
     "streaming.modelalias": ({OPS, TEN}, {OPS}, {OPS}, {OPS}),
     "streaming.modelpolicy": ({OPS}, {OPS}, {OPS}, {OPS}),
     "streaming.nodeevent": ({SUP, OPS}, NONE, NONE, NONE),
@@ -74,7 +75,8 @@ NOT_EVEN_SUPERUSERS = {  # what Django's own pages would do to these
         "billing.auditentry", "billing.billingperiod", "billing.budgetalert", "billing.bulkcredit",
         "billing.creditrequest", "billing.eventdelivery", "billing.export", "billing.ledgerentry",
         "billing.quotause", "billing.settlement", "billing.usagerecord", "streaming.attempt",
-        "streaming.gatewayinstance", "streaming.incident", "streaming.nodeevent",
+        "streaming.gatewayinstance", "streaming.incident", "streaming.interruptedsession",
+        "streaming.nodeevent",
         "streaming.outboxmessage", "streaming.sessionevent", "streaming.streamsession",
         "streaming.taskrun", "streaming.tokencheckpoint",
     },
@@ -132,6 +134,14 @@ SITE: dict[str, set[str]] = {
     "second_factor": EVERYBODY,  # tests/project/test_second_factor.py
 }
 
+OF_SESSIONS: dict[str, set[str]] = {
+    **{name: {SUP} for name in [
+        "stop_selected", "continue_selected", "take_selected", "assign_selected", "review_selected",
+        "reopen_selected", "export_selected",
+    ]},
+    "purge_selected": {REV},
+}  # fmt: skip
+
 # Actions on rows that are chosen in a list: who has them, besides superusers.
 ACTIONS: dict[str, dict[str, set[str]]] = {
     "billing.billingperiod": {"close": {FIN}},
@@ -143,10 +153,8 @@ ACTIONS: dict[str, dict[str, set[str]]] = {
     "streaming.inferencenode": {name: {OPS} for name in ["drain", "resume", "probe", "reclaim", "reset_circuit", "delete_selected"]},
     "streaming.modelalias": {"delete_selected": {OPS}},
     "streaming.modelpolicy": {"delete_selected": {OPS}},
-    "streaming.streamsession": {name: {SUP} for name in [
-            "stop_selected", "continue_selected", "take_selected", "assign_selected",
-            "review_selected", "reopen_selected",
-        ]},
+    "streaming.streamsession": OF_SESSIONS,
+    "streaming.interruptedsession": OF_SESSIONS,
     "auth.user": {"delete_selected": NONE},
     "auth.group": {"delete_selected": NONE},
 }  # fmt: skip
