@@ -106,6 +106,7 @@ PAGES: dict[str, set[str]] = {
     "streaming_streamsession_evidence": {SUP},
     "streaming_streamsession_evidence_json": {SUP},
     "streaming_streamsession_reveal": {REV},
+    "streaming_tenant_end_user": {REV},
 }
 PARTS = {
     # Of an interruption. Others are closed: tests/desk/test_incidents.py
