@@ -92,6 +92,7 @@ ROLES: dict[str, Reasons] = {
         "streaming.view_taskrun": "sees whether the tasks run",
         "streaming.view_outboxmessage": "… and what waits for billing",
         "streaming.view_incident": "looks at what needs somebody",
+        "streaming.change_incident": "… closes it when it is over",
         "streaming.watch_live_board": "sees what goes on",
     },
     "tenant_admin": {
