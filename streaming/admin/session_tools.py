@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
 
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
@@ -23,8 +22,9 @@ from django.utils.http import urlencode
 from streaming.admin.audited import actor_of
 from streaming.admin.finance import finance
 from streaming.admin.pages import Tool, WithPages
-from streaming.admin.review_forms import AssignForm, ReviewForm
-from streaming.admin.tenancy import scopes_itself
+from streaming.admin.review_forms import AssignForm, DeskForm, ReviewForm
+from streaming.admin.session_export import WithExport, export_selected
+from streaming.admin.tenancy import may_see, scopes_itself
 from streaming.core.outcome import Review
 from streaming.models import StreamSession
 from streaming.services import reviews, session_actions
@@ -57,7 +57,7 @@ class Deed:
     act: Act
     effect: Callable[[StreamSession, Standing | None], tuple[str, bool]]
     offered: Callable[[StreamSession, Standing | None], bool]
-    form: type[forms.Form] = forms.Form
+    form: type[DeskForm] = DeskForm
 
 
 def _stopped(session: StreamSession, standing: Standing | None) -> tuple[str, bool]:
@@ -90,6 +90,13 @@ def _reopened(session: StreamSession, standing: Standing | None) -> tuple[str, b
     if session.review != Review.REVIEWED.value:
         return "was not reviewed", False
     return "has to be looked into again; note and ticket stay", True
+
+
+def _assign(request: HttpRequest, session: StreamSession, said: Mapping[str, Any]) -> None:
+    user = said["assignee"]
+    if user is not None and not may_see(user, session.tenant_id):
+        raise Refused(f"{user} does not see the tenant of {session.reference}.")
+    reviews.assign(session.pk, user=user, by=actor_of(request))
 
 
 def _looked_into(session: StreamSession) -> str:
@@ -151,9 +158,7 @@ DEEDS = {
             "assign", "Assign", REVIEW,
             "Whoever looks into these sessions now does so no longer.",
             "Assigned.",
-            lambda request, session, said: reviews.assign(
-                session.pk, user=said["assignee"], by=actor_of(request)
-            ),
+            _assign,
             _assigned, _is_not_reviewed, AssignForm,
         ),
         Deed(
@@ -198,14 +203,15 @@ def deed_page(name: str, session_ids: Sequence[UUID]) -> str:
 def urls(model_admin: admin.ModelAdmin) -> list[URLPattern]:
     """The pages of all deeds; for the admin that has all sessions."""
 
+    @scopes_itself
     def view(request: HttpRequest, name: str) -> HttpResponse:
         return _deed_view(model_admin, request, name)
 
-    wrapped = model_admin.admin_site.admin_view(scopes_itself(view))
+    wrapped = model_admin.admin_site.admin_view(view)
     return [path("do/<str:name>/", wrapped, name="streaming_streamsession_do")]
 
 
-class WithSessionTools(WithPages):
+class WithSessionTools(WithExport, WithPages):
     """For the admins of sessions. ``add_pages``: exactly one of them has the pages."""
 
     add_pages = False
@@ -236,7 +242,7 @@ def _deed_view(model_admin: Any, request: HttpRequest, name: str) -> HttpRespons
         raise PermissionDenied
     sessions = _chosen(model_admin, request)
     back = _way_back(sessions)
-    form = deed.form(request.POST if request.method == "POST" else None)
+    form = deed.form(request.POST if request.method == "POST" else None, user=request.user)
     if request.method == "POST" and form.is_valid():
         for session in sessions:
             try:
@@ -306,4 +312,4 @@ def _list_action(deed: Deed) -> Callable[..., HttpResponse | None]:
     return action
 
 
-ACTIONS = [_list_action(deed) for deed in DEEDS.values()]
+ACTIONS = [*(_list_action(deed) for deed in DEEDS.values()), export_selected]
