@@ -1,4 +1,7 @@
+from typing import Any
+
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class StreamingConfig(AppConfig):
@@ -8,3 +11,12 @@ class StreamingConfig(AppConfig):
 
     def ready(self) -> None:
         from streaming import checks  # noqa: F401  (registers the system checks)
+
+        post_migrate.connect(_make_partitions, sender=self)
+
+
+def _make_partitions(**kwargs: Any) -> None:
+    """The first sessions begin before the first task has run."""
+    from streaming.services.partitions import make_partitions
+
+    make_partitions()

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import shared_task
 
-from streaming.services import defragment, orphans, purge, reclaim
+from streaming.services import defragment, explaining, orphans, partitions, purge, reclaim
 from streaming.services.task_runs import recorded
 
 SOON = {"countdown": 1.0, "expires": 30.0}
@@ -31,6 +31,16 @@ def settle_abandoned_sessions() -> dict[str, Any]:
     return orphans.settle_abandoned_sessions()
 
 
+@shared_task(name="explain_sessions")
+@recorded("explain_sessions")
+def explain_sessions() -> dict[str, Any]:
+    """Tell what happened to the sessions that have changed, and group them into incidents."""
+    result = explaining.explain_all()
+    if result["more"]:
+        explain_sessions.apply_async(**SOON)
+    return result
+
+
 @shared_task(name="defragment_nodes")
 @recorded("defragment_nodes")
 def defragment_nodes() -> dict[str, Any]:
@@ -46,6 +56,7 @@ def defragment_nodes() -> dict[str, Any]:
 def purge_expired_content() -> dict[str, Any]:
     """Forget what was asked and answered long ago."""
     result = purge.purge_expired_content()
-    if result.get("more"):
+    if result["more"]:
         purge_expired_content.apply_async(**SOON)
-    return result
+        return result
+    return {**result, "made": partitions.make_partitions(), **partitions.drop_partitions()}

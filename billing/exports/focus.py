@@ -13,9 +13,9 @@ from decimal import Decimal
 
 from billing.core.chain import moment
 from billing.core.money import EXACT, plain, total
-from billing.exports.cells import guarded
 from billing.exports.columns import Row
 from billing.exports.csv import CsvWriter
+from streaming.core.spreadsheet import guarded
 
 VERSION = "1.2"
 SERVICE_NAME = "LLM inference"

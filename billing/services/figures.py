@@ -22,7 +22,7 @@ FROM (SELECT attempt, first_seq, last_seq, terminal,
     FROM (SELECT attempt, first_seq, last_seq, terminal,
             lag(attempt) OVER (ORDER BY first_seq) AS former
         FROM streaming_tokencheckpoint
-        WHERE session_id = %s AND last_seq - (terminal IS NOT NULL)::int >= first_seq) c) c
+        WHERE session_id = %s AND expires_on = %s AND last_seq - (terminal IS NOT NULL)::int >= first_seq) c) c
 GROUP BY run, attempt ORDER BY 2
 """
 
@@ -96,7 +96,7 @@ def figures(session: StreamSession, fence: SessionFence, attempts: list[Attempt]
 def runs_of(figures: Figures) -> list[Run]:
     """Which attempt produced which tokens: by the log, or by their notes where it was purged."""
     if figures.session.purged_at is None:
-        return [Run(*row) for row in rows(_RUNS, figures.session.pk)]
+        return [Run(*row) for row in rows(_RUNS, figures.session.pk, figures.session.expires_on)]
     return [
         Run(attempt.number, attempt.first_seq, attempt.last_seq)
         for attempt in figures.attempts

@@ -27,13 +27,14 @@ from billing.services.prices import plan_for
 from billing.services.settlement import settle_session
 from streaming.core.state import SessionState
 from streaming.models import Attempt, OutboxMessage, StreamSession, Tenant
+from streaming.services.partitions import KEEP_LOG
 from streaming.services.sql import rows
 
 BATCH = 500
 
 _COUNTED = """
 SELECT session_id, sum(last_seq - first_seq + 1 - (terminal IS NOT NULL)::int)::int8
-FROM streaming_tokencheckpoint WHERE session_id = ANY(%s) GROUP BY session_id
+FROM streaming_tokencheckpoint WHERE session_id = ANY(%s) AND expires_on = ANY(%s) GROUP BY session_id
 """
 
 
@@ -100,11 +101,13 @@ def _compared(ids: list[UUID]) -> list[Compared]:
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            cursor.execute(KEEP_LOG)
         return _read(ids)
 
 
 def _read(ids: list[UUID]) -> list[Compared]:
-    sessions = StreamSession.objects.select_related("fence", "tenant").defer(*CONTENT)
+    found_sessions = StreamSession.objects.select_related("fence", "tenant").defer(*CONTENT)
+    sessions = list(found_sessions.filter(pk__in=ids).order_by("pk"))
     attempts = _by_session(Attempt.objects.filter(session__in=ids).order_by("number"))
     lines = _by_session(Settlement.objects.filter(usage__in=ids).order_by("n"))
     usages = UsageRecord.objects.select_related("plan").in_bulk(ids)
@@ -116,14 +119,14 @@ def _read(ids: list[UUID]) -> list[Compared]:
     wasted = dict(
         Waste.objects.filter(usage__in=ids).values_list("usage").annotate(sum=Sum("tokens"))
     )
-    counted = dict(rows(_COUNTED, ids))
+    counted = dict(rows(_COUNTED, ids, list({session.expires_on for session in sessions})))
     waiting = set(
         OutboxMessage.objects.filter(handled_at=None, session_id__in=ids)
         .exclude(kind=OutboxMessage.Kind.AUDIT)
         .values_list("session_id", flat=True)
     )
     result = []
-    for session in sessions.filter(pk__in=ids).order_by("pk"):
+    for session in sessions:
         key = session.pk
         found = figures(session, session.fence, attempts[key])
         differences = _differences(

@@ -31,6 +31,7 @@ from billing.services import audit
 from billing.services.figures import CONTENT
 from billing.services.proofs import Case, differences_of
 from streaming.models import Attempt, OutboxMessage, StreamSession, TokenCheckpoint
+from streaming.services.partitions import KEEP_LOG
 from streaming.services.sql import rows
 
 PAGE = 500
@@ -243,6 +244,7 @@ def _one_moment() -> Iterator[None]:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            cursor.execute(KEEP_LOG)
         yield
 
 
@@ -389,8 +391,10 @@ def _fill(cases: dict[UUID, Case]) -> None:
 
 def _recount(cases: dict[UUID, Case]) -> None:
     """Count the logs again, row by row: logs may be long, so they are never held whole."""
-    kept = [session_id for session_id, case in cases.items() if not case.was_purged]
-    log = TokenCheckpoint.objects.filter(session_id__in=kept).order_by("session_id", "first_seq")
+    kept = [
+        case.session for case in cases.values() if case.session is not None and not case.was_purged
+    ]
+    log = TokenCheckpoint.objects.among(kept).order_by("session_id", "first_seq")
     columns = ("session_id", "first_seq", "last_seq", "token_ids", "text", "digest", "terminal")
     for session_id, first, last, ids, text, digest, terminal in log.values_list(*columns).iterator(
         chunk_size=LOG_ROWS

@@ -96,7 +96,7 @@ def without_words(evidence: Mapping[str, Any]) -> dict[str, Any]:
 
 def answer_text(session: StreamSession) -> str:
     """The answer as far as it is in the log."""
-    rows = TokenCheckpoint.objects.filter(session_id=session.pk).order_by("first_seq")
+    rows = TokenCheckpoint.objects.of(session).order_by("first_seq")
     return shown(b"".join(bytes(text) for text in rows.values_list("text", flat=True)).decode())
 
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, Protocol
 from uuid import UUID
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
@@ -35,6 +36,14 @@ class AuditRow:
     data: str
 
 
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Of several sessions, in words: one for each currency. ``credited``: what people gave back."""
+
+    charged: Sequence[str]
+    credited: Sequence[str]
+
+
 class Finance(Protocol):
     """Panels are HTML, empty for who may not see them; so are lists of tools."""
 
@@ -48,6 +57,11 @@ class Finance(Protocol):
     def incident_panel(self, request: HttpRequest, incident: Incident) -> SafeString: ...
 
     def incident_tools(self, request: HttpRequest, incident: Incident) -> Sequence[Tool]: ...
+
+    def incident_amounts(
+        self, request: HttpRequest, sessions: QuerySet[StreamSession]
+    ) -> Amounts | None:
+        """What these sessions of an incident came to; None for who may not see it."""
 
     def audit_rows(self, session_id: UUID) -> Sequence[AuditRow]: ...
 
@@ -72,6 +86,11 @@ class NoFinance:
 
     def incident_tools(self, request: HttpRequest, incident: Incident) -> Sequence[Tool]:
         return ()
+
+    def incident_amounts(
+        self, request: HttpRequest, sessions: QuerySet[StreamSession]
+    ) -> Amounts | None:
+        return None
 
     def audit_rows(self, session_id: UUID) -> Sequence[AuditRow]:
         return ()

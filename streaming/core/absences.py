@@ -10,6 +10,9 @@ from streaming.core.course import Absence, Facts, Happening, Interruption
 BACK_AT_ONCE = timedelta(seconds=10)
 """Whoever is sent to another process and is there within this has not been interrupted."""
 
+OURS = frozenset({"sent_away", "ours"})
+"""It was the gateway that ended the connection."""
+
 DEATHS = frozenset({"gateway_crash", "runner_lost"})
 """Reasons of a takeover: the former owner had died, or had stopped working on the session."""
 
@@ -34,34 +37,30 @@ def absences_of(facts: Facts, course: Sequence[Happening]) -> tuple[Absence, ...
 
 
 class _Door:
-    """Who is in. Readers are told apart only by the process they are connected to."""
+    """Who is in: readers by name, each with the process that it is connected to."""
 
     def __init__(self) -> None:
-        self._inside: list[str] = []
+        self._inside: dict[str, str] = {}
         self._has_counted = False
         self._away: tuple[datetime, str, int] | None = None
         self._found: list[Absence] = []
 
     def joined(self, one: Happening) -> None:
         self._has_counted = True
-        self._inside.append(one.told("process"))
+        self._inside[one.told("reader")] = one.told("process")
         if self._away is not None:
             self._close(one.at)
 
     def left(self, one: Happening) -> None:
         self._has_counted = True
-        process = one.told("process")
-        if process in self._inside:
-            self._inside.remove(process)
-        elif self._inside:
-            self._inside.pop()
+        self._inside.pop(one.told("reader"), None)
         self._maybe_empty(one, one.told("how") or "closed")
 
     def process_died(self, one: Happening) -> None:
         """It could not note any more that its readers have left."""
         if self._inside:
             gone = one.told("from")
-            self._inside = [process for process in self._inside if process not in ("", gone)]
+            self._inside = {r: process for r, process in self._inside.items() if process != gone}
             self._maybe_empty(one, "gateway_gone")
 
     def nobody_is_there(self, one: Happening) -> None:
@@ -95,7 +94,7 @@ def interruption_of(
         return None
     if absence.is_clean and not came_back:
         return None
-    if absence.how == "sent_away":
+    if absence.how in OURS:
         if back is not None and back - absence.left_at <= BACK_AT_ONCE:
             return None
         if any(_lies_in(one, absence) for one in of_gateways):
@@ -123,7 +122,7 @@ def attended_ms(absences: Sequence[Absence], begin: datetime, end: datetime) -> 
     """
     away = timedelta()
     for absence in absences:
-        if absence.how in ("gateway_gone", "sent_away"):
+        if absence.how == "gateway_gone" or absence.how in OURS:
             continue
         left, back = max(absence.left_at, begin), min(absence.back_at or end, end)
         if back > left:

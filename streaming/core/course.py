@@ -117,8 +117,9 @@ class Interruption:
 class Absence:
     """A time without any reader.
 
-    ``how``: closed, reset, timed_out, stuck, sent_away; gateway_gone: the process died that it was
-    connected to. ``back_at``: None: nobody came back.
+    ``how``: closed, reset, ended (it wanted no more), timed_out, stuck, sent_away, ours (the gateway
+    cut it); gateway_gone: the process died that it was connected to. ``back_at``: None: nobody came
+    back.
     """
 
     left_at: datetime
@@ -129,7 +130,7 @@ class Absence:
     @property
     def is_clean(self) -> bool:
         """Its reader hung up."""
-        return self.how not in ("timed_out", "stuck", "sent_away", "gateway_gone")
+        return self.how not in ("timed_out", "stuck", "sent_away", "ours", "gateway_gone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ def _of_gateways(facts: Facts, tries: Sequence[Try], course: Sequence[Happening]
         if one.kind == "taken_over" and one.told("reason") in DEATHS:
             cause, gateway = "gateway_crash", one.told("from")
         elif one.kind == "suspended" and one.told("cause").startswith("gateway_"):
-            cause, gateway = one.told("cause"), ""
+            cause, gateway = one.told("cause"), _next_owner_was(course, one)
         else:
             continue
         after = max((t.number for t in tries if t.started_at <= one.at), default=0)
@@ -134,6 +134,12 @@ def _of_gateways(facts: Facts, tries: Sequence[Try], course: Sequence[Happening]
         else:
             merged.append(mark)
     return [_dated(mark, tries) for mark in merged]
+
+
+def _next_owner_was(course: Sequence[Happening], suspension: Happening) -> str:
+    """The process that suspended it: whoever goes on with it says from whom it took over."""
+    later = (o for o in course if o.kind == "taken_over" and o.at >= suspension.at)
+    return next((one.told("from") for one in later), "")
 
 
 def _is_the_same(one: _End, other: _End, tries: Sequence[Try]) -> bool:
@@ -198,9 +204,10 @@ def _beyond(
     gap = (until - min(begin, until)) / MILLISECOND
     if (
         goes_on is not None
-        and goes_on.number == end.after + 1
+        and goes_on.kind in ("failover", "hedge")
         and end.detection_ms is not None
         and goes_on.recovery_ms is not None
+        and _is_first_of_its_chain(end, tries)
     ):
         # By a clock that nobody sets, and without the way to the database.
         gap = max(end.detection_ms, 0.0) + max(goes_on.recovery_ms, 0.0)
@@ -208,6 +215,14 @@ def _beyond(
     if attended <= 0 < gap:
         return None
     return max(attended - pace_ms(tries), 0.0)
+
+
+def _is_first_of_its_chain(end: _End, tries: Sequence[Try]) -> bool:
+    """Whether ``recovery_ms`` of what goes on counts from it: from the first failure since a token."""
+    if end.began is None:
+        return True
+    before = [one for one in tries if one.number < end.after]
+    return not before or not is_abnormal(before[-1])
 
 
 def pace_ms(tries: Sequence[Try]) -> float:

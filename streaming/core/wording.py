@@ -63,6 +63,8 @@ LEFT: Mapping[str, str] = {
     "timed_out": "the reader’s connection fell silent",
     "stuck": "the reader took nothing more",
     "sent_away": "the reader was asked to connect to another gateway",
+    "ours": "the gateway ended the reader’s connection",
+    "ended": "the reader wanted no more",
     "gateway_gone": "the reader lost the connection with its gateway",
 }
 

@@ -2,7 +2,7 @@
 
 from streaming.models.attempt import Attempt
 from streaming.models.checkpoint import TokenCheckpoint
-from streaming.models.desk import ChangedSession, SessionReview, TenantMember
+from streaming.models.desk import ChangedSession, InterruptedSession, SessionReview, TenantMember
 from streaming.models.event import OutboxMessage, SessionEvent
 from streaming.models.instance import GatewayInstance
 from streaming.models.node import InferenceNode, ModelPolicy, NodeEvent
@@ -18,6 +18,7 @@ __all__ = [
     "IdempotencyKey",
     "Incident",
     "InferenceNode",
+    "InterruptedSession",
     "Lease",
     "ModelAlias",
     "ModelPolicy",

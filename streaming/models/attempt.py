@@ -50,6 +50,10 @@ class Attempt(models.Model):
     ended_at = models.DateTimeField(null=True)
     first_seq = models.BigIntegerField(null=True)
     last_seq = models.BigIntegerField(null=True)
+    log_digest = models.BinaryField(
+        null=True,
+        help_text="The digest over the log up to its last token, kept when the content is purged.",
+    )
     end_reason = models.CharField(max_length=24, blank=True)
     end_detail = models.CharField(max_length=500, blank=True, help_text="What the engine said.")
     cause = models.CharField(

@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 from django.db import models
+
+from streaming.core.retention import KEPT
+from streaming.models.session import StreamSession
+
+
+class Checkpoints(models.Manager["TokenCheckpoint"]):
+    """Asked for by session, so that one partition is read and no others are locked."""
+
+    def of(self, *sessions: StreamSession) -> models.QuerySet[TokenCheckpoint]:
+        """The rows of these sessions."""
+        return self.among(sessions)
+
+    def among(self, sessions: Iterable[StreamSession]) -> models.QuerySet[TokenCheckpoint]:
+        """The rows of all of ``sessions``."""
+        found = list(sessions)
+        return self.filter(
+            session__in=[session.pk for session in found],
+            expires_on__in={session.expires_on for session in found},
+        )
 
 
 class TokenCheckpoint(models.Model):
@@ -15,6 +35,9 @@ class TokenCheckpoint(models.Model):
     ``terminal`` is set on the row that closes the log: its record (JSON) holds ``last_seq`` itself.
     ``ends_surely``: the last token is known to end a character; else only an engine can tell.
     ``digest`` runs over the ids and text of the whole log up to here (see ``core.digest``).
+
+    The table is partitioned by ``expires_on`` (see ``services.partitions``), which all rows of a
+    session have from its fence. ``id`` numbers the rows and has no index.
     """
 
     session = models.ForeignKey(
@@ -36,10 +59,15 @@ class TokenCheckpoint(models.Model):
     terminal = models.BinaryField(null=True)
     ends_surely = models.BooleanField(default=True)
     created_at = models.DateTimeField()
+    expires_on = models.DateField(default=KEPT, db_default=KEPT)
+
+    objects = Checkpoints()
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["session", "first_seq"], name="one_row_per_seq")
+            models.UniqueConstraint(
+                fields=["session", "first_seq", "expires_on"], name="one_row_per_seq"
+            )
         ]
 
     def __str__(self) -> str:

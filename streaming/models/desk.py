@@ -7,6 +7,17 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from streaming.models.session import StreamSession
+
+
+class InterruptedSession(StreamSession):
+    """A session that the support desk lists; who may see sessions may see these."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = "interrupted session"
+
 
 class SessionReview(models.Model):
     """Who looks into a session, and what they found. Whether at all is ``StreamSession.review``."""
@@ -36,7 +47,7 @@ class ChangedSession(models.Model):
     """
 
     session_id = models.UUIDField()
-    at = models.DateTimeField(db_default=Now())
+    at = models.DateTimeField(db_default=Now(), help_text="It is not looked at before.")
 
     def __str__(self) -> str:
         return str(self.session_id)

@@ -9,7 +9,10 @@ from django.utils import timezone
 from streaming.core.delivery import Marks
 from streaming.core.ids import uuid7
 from streaming.core.outcome import Outcome, Review
+from streaming.core.retention import KEPT
 from streaming.core.state import SessionState
+
+_HIT = ~models.Q(outcome="")
 
 
 class StreamSession(models.Model):
@@ -45,6 +48,11 @@ class StreamSession(models.Model):
     on_disconnect = models.CharField(max_length=8, default="suspend")
     suspended_at = models.DateTimeField(null=True)
     resume_until = models.DateTimeField(null=True)
+    expires_on = models.DateField(
+        default=KEPT,
+        db_default=KEPT,
+        help_text="The day on which its content was to leave, when it began.",
+    )
     purged_at = models.DateTimeField(null=True)
     log_digest = models.BinaryField(
         null=True, help_text="The digest over the whole log, kept when its content is purged."
@@ -96,10 +104,37 @@ class StreamSession(models.Model):
             ("watch_live_board", "Can watch the live board"),
         ]
         indexes = [
+            # The support desk's lists: all of them newest first, on few of the rows.
+            models.Index(fields=["-interrupted_at"], name="session_interrupted", condition=_HIT),
+            *(
+                models.Index(
+                    fields=[column, "-interrupted_at"],
+                    name=f"session_hit_by_{name}",
+                    condition=_HIT,
+                )
+                for column, name in (
+                    ("tenant", "tenant"),
+                    ("interrupted_node", "node"),
+                    ("interrupted_cause", "cause"),
+                    ("outcome", "outcome"),
+                    ("model", "model"),
+                )
+            ),
+            models.Index(
+                fields=["review", "-interrupted_at"],
+                name="session_to_review",
+                condition=models.Q(review__in=["needed", "assigned"]),
+            ),
             models.Index(
                 fields=["-interrupted_at"],
-                name="session_interrupted",
-                condition=models.Q(outcome__in=["recovered", "suspended", "lost"]),
+                name="session_noticed",
+                condition=models.Q(noticed=True),
+            ),
+            models.Index(
+                fields=["end_user", "-created_at"],
+                opclasses=["varchar_pattern_ops", "timestamptz_ops"],
+                name="session_by_end_user",
+                condition=~models.Q(end_user=""),
             ),
             models.Index(
                 fields=["incident"],
@@ -118,9 +153,19 @@ class StreamSession(models.Model):
                 condition=models.Q(state="suspended"),
             ),
             models.Index(
-                fields=["ended_at"],
-                name="session_to_purge",
-                condition=models.Q(ended_at__isnull=False, purged_at__isnull=True),
+                fields=["tenant", "created_at"],
+                name="session_with_content",
+                condition=models.Q(purged_at__isnull=True),
+            ),
+            models.Index(
+                fields=["expires_on"],
+                name="session_to_leave",
+                condition=models.Q(purged_at__isnull=True),
+            ),
+            models.Index(
+                fields=["tenant", "created_at"],
+                name="session_to_reduce",
+                condition=models.Q(purged_at__isnull=False, reduced_at__isnull=True),
             ),
             models.Index(fields=["tenant", "ended_at"], name="session_ended_by_tenant"),
         ]
@@ -162,6 +207,9 @@ class SessionFence(models.Model):
     acked_seq = models.BigIntegerField(
         default=0, db_default=0, help_text="What a reader has said that it has."
     )
+    expires_on = models.DateField(
+        default=KEPT, db_default=KEPT, help_text="The session’s, where each flush finds it."
+    )
     stop_requested = models.BooleanField(default=False)
     continue_requested = models.BooleanField(
         default=False, db_default=False, help_text="Somebody wants it continued without a reader."
@@ -197,13 +245,14 @@ class IdempotencyKey(models.Model):
     end_user = models.CharField(max_length=128, blank=True)
     key = models.CharField(max_length=255)
     body_digest = models.BinaryField(help_text="SHA-256 of the request body.")
-    session_id = models.UUIDField()
+    session_id = models.UUIDField(db_index=True)
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["tenant", "end_user", "key"], name="idempotent_once")
         ]
+        indexes = [models.Index(fields=["key"], name="idempotency_by_key")]
 
     def __str__(self) -> str:
         return self.key

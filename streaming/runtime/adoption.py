@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +32,7 @@ SELECT s.id, s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_di
     s.owner_id, s.protocol, s.created_at, s.ended_at, s.resume_until, s.purged_at,
     s.completion_tokens, s.failovers, s.discarded_tokens, f.epoch, f.durable_seq, f.delivered_seq,
     f.sent_seq, f.taken_seq, f.cursor_seq, f.acked_seq, s.cached_prompt_tokens, f.stop_requested,
-    f.continue_requested, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
+    f.continue_requested, f.expires_on, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
 FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 JOIN streaming_tenant t ON t.id = s.tenant_id
@@ -81,6 +81,7 @@ class StoredSession:
     stop_requested: bool
     continue_requested: bool
     """Somebody wants it finished, whoever reads it."""
+    expires_on: date
     window_is_over: bool
     """Suspended, and nobody has come back in time."""
     owner_is_dead: bool
@@ -153,7 +154,7 @@ WITH free AS (
 ), won AS (
     UPDATE session_fence f SET epoch = f.epoch + 1, readers_until = NULL
     FROM free WHERE f.session_id = free.session_id
-    RETURNING f.session_id, f.epoch, f.durable_seq, free.former
+    RETURNING f.session_id, f.epoch, f.durable_seq, f.expires_on, free.former
 ), taken AS (
     UPDATE streaming_streamsession s
     SET owner_id = %s, state = 'recovering', cause = '', evidence = '{}', resume_until = NULL
@@ -172,7 +173,8 @@ WITH free AS (
 SELECT session_id, epoch,
     greatest(  -- the last attempt may not have been noted yet, though its tokens are there
         (SELECT max(number) FROM streaming_attempt a WHERE a.session_id = won.session_id),
-        (SELECT max(attempt) FROM streaming_tokencheckpoint c WHERE c.session_id = won.session_id),
+        (SELECT max(attempt) FROM streaming_tokencheckpoint c WHERE c.session_id = won.session_id
+            AND c.expires_on = won.expires_on AND c.expires_on = ANY(%s)),
         0)
 FROM won
 """
@@ -200,7 +202,9 @@ async def take_over(
             instance_id,
             reason,
             reason,
+            list({stored.expires_on for stored in seen}),
         ),
+        prepare=False,  # planned for these days, so that no other partition is touched
     )
     return {
         session_id: (epoch, attempts) for session_id, epoch, attempts in await cursor.fetchall()

@@ -46,12 +46,13 @@ WITH batch AS (
         cursor_seq = greatest(f.cursor_seq, b.cursor), acked_seq = greatest(f.acked_seq, b.acked)
     FROM batch b
     WHERE f.session_id = b.session_id AND f.epoch = b.epoch AND f.durable_seq = b.first_seq - 1
-    RETURNING f.session_id, f.stop_requested
+    RETURNING f.session_id, f.stop_requested, f.expires_on
 ), written AS (
     INSERT INTO streaming_tokencheckpoint (session_id, epoch, attempt, first_seq, last_seq,
-        token_ids, text, text_ends, digest, terminal, ends_surely, created_at)
+        token_ids, text, text_ends, digest, terminal, ends_surely, created_at, expires_on)
     SELECT b.session_id, b.epoch, b.attempt, b.first_seq, b.last_seq,
-        b.token_ids, b.text, b.text_ends, b.digest, b.terminal, b.ends_surely = 1, now()
+        b.token_ids, b.text, b.text_ends, b.digest, b.terminal, b.ends_surely = 1, now(),
+        fenced.expires_on
     FROM batch b JOIN fenced USING (session_id)
     WHERE b.last_seq >= b.first_seq
 )

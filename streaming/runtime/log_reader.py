@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,10 @@ from streaming.runtime.token_log import LogSlice, Segment, SessionLog, joined
 
 ROWS_AT_ONCE = 200
 RETRY_SECONDS = 0.2
+KNOWN_DAYS = 10_000
+"""Sessions whose day is remembered."""
+
+_days_of: dict[UUID, date] = {}
 
 
 async def slice_from_database(
@@ -48,8 +53,10 @@ async def _segments(pool: AsyncConnectionPool, session_id: UUID, seq: int) -> li
     async with pool.connection() as connection:
         cursor = await connection.execute(
             "SELECT first_seq, last_seq, text, text_ends, terminal FROM streaming_tokencheckpoint"
-            " WHERE session_id = %s AND last_seq > %s ORDER BY first_seq LIMIT %s",
-            (session_id, seq, ROWS_AT_ONCE),
+            " WHERE session_id = %s AND expires_on = ANY(%s) AND last_seq > %s"
+            " ORDER BY first_seq LIMIT %s",
+            (session_id, await _days(connection, [session_id]), seq, ROWS_AT_ONCE),
+            prepare=False,
             binary=True,
         )
         return [_segment(*row) for row in await cursor.fetchall()]
@@ -89,11 +96,13 @@ async def read_logs(
 ) -> dict[UUID, StoredLog]:
     """The logs of sessions, also of those that have no token yet."""
     logs = {session_id: StoredLog() for session_id in session_ids}
+    days = await _days(connection, session_ids)
     async with connection.cursor(binary=True) as cursor:
         await cursor.execute(
             "SELECT session_id, token_ids, text, digest, ends_surely FROM streaming_tokencheckpoint"
-            " WHERE session_id = ANY(%s) ORDER BY session_id, first_seq",
-            (session_ids,),
+            " WHERE session_id = ANY(%s) AND expires_on = ANY(%s) ORDER BY session_id, first_seq",
+            (session_ids, days),
+            prepare=False,
         )
         async for session_id, ids, text, digest, ends_surely in cursor:
             log = logs[session_id]
@@ -102,6 +111,31 @@ async def read_logs(
             log.stored_digest = bytes(digest)
             log.ends_surely = ends_surely
     return logs
+
+
+async def _days(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], session_ids: list[UUID]
+) -> list[date]:
+    """The days on which these sessions' content leaves: which partitions their rows are in.
+
+    They are asked for first because a statement that does not name the days as values is planned
+    for all partitions, and locks them. A session's day never changes.
+    """
+    known = {
+        session_id: _days_of[session_id] for session_id in session_ids if session_id in _days_of
+    }
+    missing = [session_id for session_id in session_ids if session_id not in known]
+    if missing:
+        cursor = await connection.execute(
+            "SELECT session_id, expires_on FROM session_fence WHERE session_id = ANY(%s)",
+            (missing,),
+        )
+        found = dict(await cursor.fetchall())
+        if len(_days_of) + len(found) > KNOWN_DAYS:
+            _days_of.clear()
+        _days_of.update(found)
+        known |= found
+    return list(set(known.values()))
 
 
 def _segment(first: int, last: int, text: bytes, ends: bytes, terminal: Any) -> Segment:

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from streaming.core.retention import KEPT, LONGEST
+
 
 class RecordKind(enum.Enum):
     """The order is the order of writing within a flush."""
@@ -51,21 +53,29 @@ def packed(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
+# ``core.retention.expiry_day``; the tenant's own days come first.
+_EXPIRY_DAY = f"""
+CASE WHEN coalesce(t.content_days, r.content_days) BETWEEN 1 AND {LONGEST}
+    THEN (r.created_at AT TIME ZONE 'UTC')::date + coalesce(t.content_days, r.content_days) + 1
+    ELSE date '{KEPT}' END
+"""
+
 STATEMENTS: dict[RecordKind, str] = {
     # The fence row comes with the session; a session is in one process until somebody takes it over.
-    RecordKind.SESSION_CREATED: """
-        WITH r AS (SELECT * FROM jsonb_to_recordset(%s::jsonb) AS r(
+    RecordKind.SESSION_CREATED: f"""
+        WITH r AS (SELECT r.*, {_EXPIRY_DAY} AS expires_on FROM jsonb_to_recordset(%s::jsonb) AS r(
             id uuid, reference text, tenant_id bigint, api_key_id bigint, end_user text,
             request_id text, protocol text, model text, model_requested text, request text,
-            seed bigint, state text, owner_id bigint, created_at timestamptz, epoch bigint, on_disconnect text)),
-        fence AS (INSERT INTO session_fence (session_id, epoch, durable_seq, stop_requested)
-            SELECT id, epoch, 0, false FROM r)
+            seed bigint, state text, owner_id bigint, created_at timestamptz, epoch bigint, on_disconnect text,
+            content_days int) LEFT JOIN streaming_tenant t ON t.id = r.tenant_id),
+        fence AS (INSERT INTO session_fence (session_id, epoch, durable_seq, stop_requested, expires_on)
+            SELECT id, epoch, 0, false, expires_on FROM r)
         INSERT INTO streaming_streamsession (id, reference, tenant_id, api_key_id, end_user,
             request_id, protocol, model, model_requested, request, seed, state, owner_id, created_at,
-            on_disconnect, finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
+            on_disconnect, expires_on, finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
         SELECT id, reference, tenant_id, api_key_id, end_user, request_id, protocol, model,
             model_requested, decode(request, 'base64'), seed, state, owner_id, created_at,
-            on_disconnect, '', '', '', '{}', 0, 0, 0 FROM r""",
+            on_disconnect, expires_on, '', '', '', '{{}}', 0, 0, 0 FROM r""",
     RecordKind.SESSION_CHANGED: """
         UPDATE streaming_streamsession s SET
             state = coalesce(r.state, s.state),

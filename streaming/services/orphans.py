@@ -100,7 +100,7 @@ def end_suspended_session(session_id: Any, epoch: int) -> bool:
     StreamSession.objects.filter(pk=session_id).update(
         state=state.value, cause=cause, ended_at=at, completion_tokens=fence.durable_seq - 1
     )
-    last = TokenCheckpoint.objects.filter(session=session_id).order_by("-first_seq").first()
+    last = TokenCheckpoint.objects.of(session).order_by("-first_seq").first()
     terminal = {
         "state": state.value,
         "finish_reason": session.finish_reason,
@@ -119,6 +119,7 @@ def end_suspended_session(session_id: Any, epoch: int) -> bool:
         digest=last.digest if last else RunningDigest().digest(),
         terminal=terminal_bytes(terminal),
         created_at=at,
+        expires_on=fence.expires_on,
     )
     SessionEvent.objects.create(
         session_id=session_id, at=at, kind=state.value, seq=fence.durable_seq, data={"cause": cause}

@@ -86,6 +86,7 @@ async def create_session(
                 "created_at": at,
                 "epoch": FIRST_EPOCH,
                 "on_disconnect": principal.on_disconnect,
+                "content_days": conf().content_days,
             },
         ),
         record_event(session.id, "created", 0, at, protocol=protocol),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import connection
+from psycopg.sql import Composed
 
 
-def rows(statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
+def rows(statement: str | Composed, *arguments: Any) -> list[tuple[Any, ...]]:
     """What the statement returns. A single mapping gives the arguments their names."""
     by_name = len(arguments) == 1 and isinstance(arguments[0], dict)
     with connection.cursor() as cursor:
@@ -15,8 +16,9 @@ def rows(statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
-def changed(statement: str, *arguments: Any) -> int:
-    """How many rows the statement has changed."""
+def changed(statement: str | Composed, *arguments: Any) -> int:
+    """How many rows the statement has changed. A single mapping gives the arguments their names."""
+    by_name = len(arguments) == 1 and isinstance(arguments[0], dict)
     with connection.cursor() as cursor:
-        cursor.execute(statement, arguments)
+        cursor.execute(statement, arguments[0] if by_name else arguments)
         return cursor.rowcount

@@ -93,7 +93,10 @@ async def test_a_purged_session_is_gone_for_its_readers(start_stack):
         async with Readers(stack.gateway().url, key) as readers:
             seen = await readers.ask(question("Hello", 20), headers={"idempotency-key": "k"})
             assert seen.is_whole
-            stack.sql("UPDATE streaming_streamsession SET ended_at = now() - interval '40 days'")
+            stack.sql(
+                "UPDATE streaming_streamsession SET ended_at = now() - interval '40 days',"
+                " created_at = now() - interval '40 days'"
+            )
             stack.manage("shell", "-c", PURGE)
             assert stack.sql("SELECT count(*) FROM streaming_tokencheckpoint") == [(0,)]
             url = f"/v1/sessions/{seen.session_id}/events"

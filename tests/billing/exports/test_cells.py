@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing.exports.cells import guarded
 from billing.exports.run import export
+from streaming.core.spreadsheet import guarded
 from tests.billing.exports import books, read_back
 from tests.billing.rows import add_tenant
 

@@ -1,0 +1,1 @@
+"""Believable data for a stack that nobody uses yet: ``manage.py seed_demo``."""
