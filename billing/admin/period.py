@@ -23,9 +23,8 @@ from billing.services import closing, reconciliation
 from billing.services.reconciliation import Report
 from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
-from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.pages import Tool, require
-from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.read_only import ReadOnlyAdmin, ReadOnlyInline
 from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local, utc
 

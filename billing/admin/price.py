@@ -24,9 +24,8 @@ from billing.core.policy import Policy
 from billing.models import PriceList, PricePlan
 from billing.services import prices
 from streaming.admin.audited import actor_of
-from streaming.admin.inlines import ReadOnlyInline
 from streaming.admin.pages import Tool, require
-from streaming.admin.read_only import ReadOnly
+from streaming.admin.read_only import ReadOnly, ReadOnlyInline
 from streaming.admin.tenancy import OfTenant, limit_choices
 from streaming.admin.times import in_zone, local
 from streaming.models import Tenant

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db import connection
 from django.db.models import QuerySet
+from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
@@ -26,6 +27,26 @@ class ReadOnly:
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+LATEST = 50
+
+
+class LatestRows(BaseInlineFormSet):
+    """The first ``LATEST`` rows of the inline's order: an object may have thousands."""
+
+    _latest: QuerySet[Any] | None = None
+
+    def get_queryset(self) -> QuerySet[Any]:
+        if self._latest is None:
+            self._latest = super().get_queryset()[:LATEST]
+        return self._latest
+
+
+class ReadOnlyInline(ReadOnly, admin.TabularInline):
+    extra = 0
+    formset = LatestRows
+    can_delete = False
 
 
 class EstimatingPaginator(Paginator):

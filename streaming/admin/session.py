@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import path
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.urls import URLPattern, reverse
+from django.urls import path as path_of
 
 from streaming.admin import content, session_tools
-from streaming.admin.evidence import ByCause, in_words
-from streaming.admin.inlines import AttemptInline, CheckpointInline, EventInline
+from streaming.admin.audited import actor_of
+from streaming.admin.bundle import bundle_of
+from streaming.admin.case import case_of
+from streaming.admin.evidence import ByCause
+from streaming.admin.pages import Tool, require
+from streaming.admin.plain_text import named
 from streaming.admin.read_only import ReadOnlyAdmin
 from streaming.admin.search import id_range, reference_prefix
+from streaming.admin.session_page import context_of
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local
 from streaming.models import StreamSession
+from streaming.services import audit
+
+EXPORT = "streaming.export_sessions"
 
 
 class Interrupted(admin.SimpleListFilter):
@@ -54,27 +62,21 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
     ordering = ["-created_at"]
     search_fields = ["reference", "id", "request_id", "end_user"]
     search_help_text = "Reference, session id, request id or end user; the beginning is enough."
-    inlines = [AttemptInline, EventInline, CheckpointInline]
-    change_form_template = "admin/streaming/session_form.html"
-    fieldsets = [
-        (None, {"fields": [("reference", "id"), ("state", "finish_reason"), ("cause", "error_code"), "because"]}),
-        ("Who asked", {"fields": ["tenant", "api_key", "end_user", "request_id", "protocol"]}),
-        ("What was asked", {"fields": [("model", "model_requested"), "seed"]}),
-        ("Course", {
-            "fields": [
-                ("created_at", "first_token_at", "ended_at"), ("prompt_tokens", "completion_tokens"),
-                ("failovers", "discarded_tokens"), ("durable_seq", "delivered_seq"), ("owner", "epoch"),
-            ],
-        }),
-        ("Content", {"fields": ["request_shown", "answer_shown"], "classes": ["collapse"]}),
-    ]  # fmt: skip
-    readonly_fields = [
-        "id", "because", "durable_seq", "delivered_seq", "epoch", "request_shown", "answer_shown",
-    ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # The bodies are large; only the page of one session needs its own.
+        # The bodies are large; only who reveals the content of one session needs its own.
         return super().get_queryset(request).defer("request", "prompt_token_ids")
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        rows = self.get_queryset(request).select_related(
+            "tenant", "api_key__tenant", "owner", "fence", "incident", "looked_into__assignee"
+        )
+        try:
+            return rows.filter(pk=UUID(object_id)).first()
+        except ValueError:
+            return None
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -91,19 +93,27 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
             found |= Q(id__range=between)
         return queryset.filter(found), False
 
-    def get_object(
-        self, request: HttpRequest, object_id: str, from_field: str | None = None
-    ) -> Any:
-        session = super().get_object(request, object_id, from_field)
-        if session is not None:
-            # The methods below have no request; whether they may show content, only it can tell.
-            session.revealed = getattr(request, "revealed", None) == session.pk
-        return session
-
     def get_urls(self) -> list[Any]:
-        view = self.admin_site.admin_view(self.reveal_view)
-        reveal = path("<uuid:session_id>/reveal/", view, name="streaming_streamsession_reveal")
-        return [reveal, *super().get_urls()]
+        def page(path: str, view: Any, name: str) -> URLPattern:
+            wrapped = self.admin_site.admin_view(view)
+            return path_of(path, wrapped, name=f"streaming_streamsession_{name}")
+
+        return [
+            page("<uuid:session_id>/reveal/", self.reveal_view, "reveal"),
+            page("<uuid:session_id>/evidence/", self.evidence_view, "evidence"),
+            page("<uuid:session_id>/evidence.json", self.evidence_json_view, "evidence_json"),
+            *super().get_urls(),
+        ]
+
+    def tools(self, request: HttpRequest, obj: Any) -> Sequence[Tool]:
+        """Above the page of a session."""
+        tools = [*super().tools(request, obj)]
+        if request.user.has_perm(EXPORT):
+            for words, name in (("Evidence to print", ""), ("Evidence as JSON", "_json")):
+                url = reverse(f"admin:streaming_streamsession_evidence{name}", args=[obj.pk])
+                tools.append(Tool(words, url))
+        history = reverse("admin:streaming_streamsession_history", args=[obj.pk])
+        return [*tools, Tool("History", history)]
 
     def change_view(
         self,
@@ -112,26 +122,100 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        session = self.get_object(request, unquote(object_id))
-        form = content.asked(request, session) if session is not None else None
-        context = {"reveal_form": form, **(extra_context or {})}
-        return super().change_view(request, object_id, form_url, context)
+        """The page of one session, without its content."""
+        session = self._session(request, unquote(object_id))
+        if session is None:
+            messages.warning(request, f"There is no session {named(object_id[:80])}.")
+            return HttpResponseRedirect(reverse("admin:streaming_streamsession_changelist"))
+        if request.method == "POST":  # there is nothing to change
+            raise PermissionDenied
+        return self._shown(request, session, content.asked(request, session), revealed=False)
 
     def reveal_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
         """The page of a session with its content, in answer to a reason; without one, as ever."""
-        session = self.get_object(request, str(session_id))
-        if session is None:
-            raise Http404("no such session")
-        if not self.has_view_permission(request, session):
-            raise PermissionDenied
+        session = self._found(request, session_id)
         form = content.asked(request, session)
         if form is None:
             raise PermissionDenied
-        if request.method == "POST" and form.is_valid():
+        revealed = request.method == "POST" and form.is_valid()
+        if revealed:
             content.reveal(request, session, form.cleaned_data["reason"])
-            request.revealed = session.pk  # type: ignore[attr-defined]
-        request.method = "GET"  # what Django does with the rest
-        return self.change_view(request, str(session_id), "", {"reveal_form": form})
+        return self._shown(request, session, form, revealed=revealed)
+
+    def _shown(
+        self, request: HttpRequest, session: StreamSession, form: Any, *, revealed: bool
+    ) -> HttpResponse:
+        page = self.page(
+            request,
+            "admin/streaming/session.html",
+            f"Session {session.reference}",
+            session,
+            tools=self.tools(request, session),
+            reveal_form=form,
+            may_export=request.user.has_perm(EXPORT),
+            **context_of(request, case_of(session), revealed=revealed),
+        )
+        return _unstored(page) if revealed else page
+
+    def evidence_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
+        """The evidence as a page to print; masked."""
+        require(request, EXPORT)
+        session = self._found(request, session_id)
+        self._note_export(request, session, "page", with_content=False)
+        case = case_of(session)
+        return self.page(
+            request,
+            "admin/streaming/session_evidence.html",
+            f"Evidence of session {session.reference}",
+            session,
+            bundle=bundle_of(case, with_content=False),
+            **context_of(request, case, revealed=False),
+        )
+
+    def evidence_json_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:
+        """The evidence as a download; with content only in answer to a reason."""
+        require(request, EXPORT)
+        session = self._found(request, session_id)
+        with_content = request.method == "POST"
+        if with_content:
+            form = content.asked(request, session)
+            if form is None or not form.is_valid():
+                raise PermissionDenied
+            content.reveal(request, session, form.cleaned_data["reason"])
+        self._note_export(request, session, "json", with_content=with_content)
+        told = bundle_of(case_of(session), with_content=with_content)
+        response = JsonResponse(told, json_dumps_params={"indent": 2})
+        name = f"session-{session.reference}-{session.pk}.json"
+        response["Content-Disposition"] = f'attachment; filename="{name}"'
+        return _unstored(response)
+
+    def _session(self, request: HttpRequest, session_id: str) -> StreamSession | None:
+        """With everything that its page names; None: there is none that the viewer may see."""
+        session = self.get_object(request, session_id)
+        if not self.has_view_permission(request, session):
+            raise PermissionDenied
+        return session
+
+    def _found(self, request: HttpRequest, session_id: UUID) -> StreamSession:
+        session = self._session(request, str(session_id))
+        if session is None:
+            raise Http404("no such session")
+        return session
+
+    def _note_export(
+        self, request: HttpRequest, session: StreamSession, form: str, *, with_content: bool
+    ) -> None:
+        """Have it audited, before it is handed out."""
+        audit.announce(
+            "evidence.export",
+            actor=actor_of(request),
+            subject=f"session:{session.pk}",
+            tenant_id=session.tenant_id,
+            session_id=session.pk,
+            reference=session.reference,
+            form=form,
+            content=with_content,
+        )
 
     @admin.display(ordering="completion_tokens")
     def tokens(self, session: StreamSession) -> int:
@@ -141,33 +225,8 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
     def created(self, session: StreamSession) -> str:
         return local(session.created_at)
 
-    @admin.display(description="evidence")
-    def because(self, session: Any) -> str:
-        revealed = getattr(session, "revealed", False)
-        evidence = session.evidence
-        return in_words(evidence if revealed else content.without_words(evidence))
 
-    @admin.display(description="request")
-    def request_shown(self, session: StreamSession) -> SafeString | str:
-        return self._content(session, content.request_text)
-
-    @admin.display(description="answer")
-    def answer_shown(self, session: StreamSession) -> SafeString | str:
-        return self._content(session, content.answer_text)
-
-    @admin.display(description="durable up to")
-    def durable_seq(self, session: StreamSession) -> int:
-        return session.fence.durable_seq
-
-    @admin.display(description="delivered up to")
-    def delivered_seq(self, session: StreamSession) -> int:
-        return session.fence.delivered_seq
-
-    @admin.display(description="epoch")
-    def epoch(self, session: StreamSession) -> int:
-        return session.fence.epoch
-
-    def _content(self, session: Any, read: Any) -> SafeString | str:
-        if not getattr(session, "revealed", False):
-            return content.MASKED
-        return format_html('<div class="unbroken-content">{}</div>', read(session))
+def _unstored(response: HttpResponse) -> HttpResponse:
+    """Have no browser and no proxy keep it."""
+    response["Cache-Control"] = "private, no-store"
+    return response

@@ -8,10 +8,9 @@ import pytest
 from django.apps import apps
 from django.contrib.auth.models import Permission
 from django.urls import reverse
-from django.utils import timezone
 
 from streaming.core.ids import uuid7
-from streaming.models import SessionEvent, SessionFence, TokenCheckpoint
+from streaming.models import SessionFence, TokenCheckpoint
 from tests.admin.rows import QUESTION, SCRIPT, add_session
 from tests.admin.test_content import reveal
 
@@ -87,18 +86,6 @@ def test_a_session_whose_rows_are_gone_still_has_its_page(admin_client):
     TokenCheckpoint.objects.all().delete()
     page(admin_client, "streamsession", "change", session.pk)
     assert reveal(admin_client, session).status_code == 200
-
-
-def test_the_page_of_a_session_shows_the_latest_fifty(admin_client):
-    session = add_session()
-    SessionEvent.objects.bulk_create(
-        SessionEvent(session=session, at=timezone.now(), kind=f"kind-{n:03}", seq=n, data={})
-        for n in range(60)
-    )
-    html = page(admin_client, "streamsession", "change", session.pk)
-    assert "kind-059" in html
-    assert "kind-010" in html
-    assert "kind-009" not in html
 
 
 @pytest.mark.parametrize(
