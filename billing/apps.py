@@ -12,3 +12,14 @@ class BillingConfig(AppConfig):
         from streaming.metrics import stored
 
         stored.register(FIGURES)
+        self._connect_desk()
+
+    def _connect_desk(self) -> None:
+        """Show money at the support desk, where there is an admin."""
+        from django.apps import apps
+
+        if apps.is_installed("django.contrib.admin"):
+            from billing.admin.desk import Desk
+            from streaming.admin import finance
+
+            finance.connect(Desk())

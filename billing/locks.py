@@ -1,14 +1,16 @@
 """Every row lock of billing, and the order in which they are taken.
 
-1. the usage record of a session (whoever settles it) or a request for a credit (whoever decides it) or
-a price list (whoever sets a price), 2. the account (whoever begins a month, or books by hand), 3. the
+1. the usage record of a session (whoever settles it) or a request for a credit or a bulk credit (whoever
+decides it, or books it) or a price list (whoever sets a price), 2. the account (whoever begins a month, or books by hand), 3. the
 period (``FOR KEY SHARE`` by those who add lines, ``FOR UPDATE`` by who closes it), 4. the charge that a
 credit takes from, 5. the quota use of an account, 6. a usage sink, 7. the audit head, last and
-shortest. All of them end with the transaction. (``only_announcer`` never waits.)
+shortest. All of them end with the transaction. (``only_announcer`` never waits.) Of several accounts that with
+the smallest key comes first, and so do charges.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from django.db import connection
@@ -18,6 +20,7 @@ from billing.models import (
     AuditHead,
     BillingAccount,
     BillingPeriod,
+    BulkCredit,
     CreditRequest,
     LedgerEntry,
     PriceList,
@@ -59,6 +62,11 @@ def lock_request(request_id: int) -> CreditRequest:
     return CreditRequest.objects.select_for_update().get(pk=request_id)
 
 
+def lock_bulk_credit(bulk_id: int) -> BulkCredit:
+    """A bulk credit, for us alone: it is decided once, and booked by one at a time."""
+    return BulkCredit.objects.select_for_update(no_key=True, of=("self",)).get(pk=bulk_id)
+
+
 def lock_price_list(list_id: int) -> PriceList:
     """A price list, for us alone: its plans follow each other."""
     return PriceList.objects.select_for_update(no_key=True).get(pk=list_id)
@@ -91,6 +99,17 @@ def lock_charge(entry_id: UUID) -> LedgerEntry:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [LEDGER, str(entry_id)])
     return LedgerEntry.objects.get(pk=entry_id)
+
+
+def lock_charges(entry_ids: Iterable[UUID]) -> None:
+    """Several charges, as ``lock_charge`` does; one statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(%s, hashtext(id)) FROM"
+            " (SELECT id FROM unnest(%s::text[]) AS id ORDER BY id) AS charges",
+            [LEDGER, [str(entry_id) for entry_id in entry_ids]],
+        )
+        cursor.fetchall()
 
 
 def lock_quota(use_id: int) -> QuotaUse:

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import shared_task
 
-from billing.services import deliveries, heads, quota, settlement, verification
+from billing.services import bulk_credits, deliveries, heads, quota, settlement, verification
 from streaming.services.task_runs import recorded
 
 SOON = {"countdown": 1.0, "expires": 30.0}
@@ -42,6 +42,16 @@ def deliver_usage_events() -> dict[str, Any]:
     result = deliveries.deliver_usage_events()
     if result["more"]:
         deliver_usage_events.apply_async(**SOON)
+    return result
+
+
+@shared_task(name="book_bulk_credits")
+@recorded("book_bulk_credits")
+def book_bulk_credits() -> dict[str, Any]:
+    """Go on with credits of incidents that were broken off."""
+    result = bulk_credits.carry_on()
+    if result["more"]:
+        book_bulk_credits.apply_async(**SOON)
     return result
 
 

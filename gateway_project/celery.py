@@ -20,6 +20,7 @@ EVERY_SECONDS = {
     "reclaim_kv_cache": 2.0,
     "settle_abandoned_sessions": 5.0,
     "deliver_usage_events": 5.0,
+    "book_bulk_credits": 15.0,
     "release_reservations": 60.0,
     "defragment_nodes": 300.0,
     "purge_expired_content": 3600.0,

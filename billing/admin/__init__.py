@@ -4,6 +4,7 @@ from billing.admin import (  # noqa: F401  (importing a module registers its tab
     account,
     alert,
     audit,
+    bulk_credit,
     credit_request,
     delivery,
     export,

@@ -2,6 +2,7 @@
 
 from billing.models.account import BillingAccount
 from billing.models.audit import AuditEntry, AuditHead
+from billing.models.bulk_credit import BulkCredit, BulkCreditLine
 from billing.models.event import EventDelivery, UsageSink
 from billing.models.export import Export
 from billing.models.ledger import CreditRequest, LedgerEntry
@@ -16,6 +17,8 @@ __all__ = [
     "BillingAccount",
     "BillingPeriod",
     "BudgetAlert",
+    "BulkCredit",
+    "BulkCreditLine",
     "CreditRequest",
     "EventDelivery",
     "Export",

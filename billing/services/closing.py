@@ -15,7 +15,7 @@ from billing.core.differences import Kind
 from billing.errors import BillingError, PeriodNotReady
 from billing.locks import lock_period
 from billing.models import BillingPeriod, PeriodTotal, Settlement
-from billing.services import audit, credits
+from billing.services import audit, bulk_credits, credits
 from billing.services.periods import account_of
 from billing.services.reconciliation import Report, Total, reconcile, totals_of, was_closed
 from billing.services.usage_events import FAILED as EVENTS_FAILED
@@ -106,7 +106,7 @@ ITEMS = {
     "differences": "ledger, settlements and log agree",
     "engine_usage": "the engines' own counts agree",
     "unpriced": "all usage had a price",
-    "credit_requests": "all requests for credits are decided",
+    "credit_requests": "all requests for credits are decided, and booked",
     "incidents": "no incident of its sessions, of the audit log or of the worker is open",
     "usage_events": "the tenant's own sinks were told of all usage",
     "earlier_periods": "all periods before it are closed",
@@ -123,7 +123,8 @@ def checklist(period: BillingPeriod) -> Checklist:
         "differences": sum(report.found.values()) - apart,
         "engine_usage": report.count(Kind.ENGINE_USAGE),
         "unpriced": _unpriced(period),
-        "credit_requests": credits.waiting(period.tenant_id).count(),
+        "credit_requests": credits.waiting(period.tenant_id).count()
+        + bulk_credits.undecided(period.tenant_id).count(),
         "incidents": _incidents(period),
         "usage_events": int(rows(_EVENTS_FAILED, EVENTS_FAILED, period.tenant_id)[0][0]),
         "earlier_periods": _earlier(period),

@@ -8,19 +8,27 @@ from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import QuerySet, Sum
+from django.db.models import Q, QuerySet, Sum
+from django.db.models.functions import Abs
 from django.utils import timezone
 
 from billing import locks
 from billing.conf import conf
 from billing.core.money import AMOUNT_PLACES, EXACT, plain, total
 from billing.errors import CreditRefused, NotAllowed
-from billing.models import BillingPeriod, CreditRequest, LedgerEntry
+from billing.models import (
+    BillingPeriod,
+    BulkCredit,
+    BulkCreditLine,
+    CreditRequest,
+    LedgerEntry,
+)
 from billing.services import audit, ledger
 from billing.services.periods import account_of, open_instead_of, period_at
 from streaming.core.ids import uuid7
 
 KEY_LENGTH = 64
+UNDECIDED = BulkCredit.State.WAITING
 Decision = CreditRequest.Decision
 Kind = LedgerEntry.Kind
 
@@ -49,7 +57,7 @@ def book_credit(
         "charge": charge,
         "currency": charge.currency,
         "amount": -amount,
-        "reason": _reasoned(reason),
+        "reason": reasoned(reason),
         "idempotency_key": f"credit:{charge.pk}:{_key(key)}",
     }
     if (known := _known(columns)) is not None:
@@ -76,7 +84,7 @@ def book_adjustment(
         "charge": None,
         "currency": currency,
         "amount": amount,
-        "reason": _reasoned(reason),
+        "reason": reasoned(reason),
         "idempotency_key": f"adjustment:{tenant_id}:{_key(key)}",
     }
     try:
@@ -105,7 +113,7 @@ def approve(request_id: int, *, actor: str) -> LedgerEntry:
     request = _pending(request_id, actor, Decision.APPROVED)
     if request.entry is not None:
         return request.entry
-    if _person(actor) == _person(request.requested_by):
+    if person(actor) == person(request.requested_by):
         raise NotAllowed(
             "Nobody approves what they asked for themselves: it takes a second person."
         )
@@ -155,26 +163,57 @@ def approval_above() -> Decimal:
     return Decimal(conf().credit_approval_above)
 
 
+def booked_alone(period: BillingPeriod, currency: str, actor: str) -> Decimal:
+    """What this person has booked in a period without a second one: in whatever direction, and what
+    is still to be booked of their bulk credits. The account is locked."""
+    booked = (
+        LedgerEntry.objects.filter(
+            Q(bulk_line__isnull=True) | Q(bulk_line__bulk__decided_by=""),
+            period=period,
+            settlement__isnull=True,
+            currency=currency,
+            request__isnull=True,
+        )
+        .order_by()
+        .values_list("actor")
+        .annotate(sum=Sum(Abs("amount")))
+    )
+    to_book = (
+        BulkCreditLine.objects.filter(
+            tenant_id=period.tenant_id,
+            currency=currency,
+            settled=False,
+            bulk__state=BulkCredit.State.BOOKING,
+            bulk__decided_by="",
+        )
+        .order_by()
+        .values_list("bulk__requested_by")
+        .annotate(sum=Sum("amount"))
+    )
+    who = person(actor)
+    return total(amount for name, amount in [*booked, *to_book] if person(name) == who)
+
+
+def promised(charge: LedgerEntry) -> Decimal:
+    """What requests and bulk credits that are not booked yet ask for of a charge; above 0."""
+    asked = [-request.amount for request in waiting().filter(charge=charge)]
+    lines = BulkCreditLine.objects.filter(
+        charge=charge, settled=False, bulk__state__in=[UNDECIDED, BulkCredit.State.BOOKING]
+    )
+    return total([*asked, *lines.values_list("amount", flat=True)])
+
+
 def _takes_two(period: BillingPeriod, columns: dict[str, Any], actor: str) -> bool:
     """Whether it is more than one person may book alone: all that they have booked so in the period
     counts together, or many small credits would pass for none."""
-    booked = LedgerEntry.objects.filter(
-        period=period,
-        settlement__isnull=True,
-        currency=columns["currency"],
-        request__isnull=True,
-    ).values_list("actor", "amount")
-    person = _person(actor)
-    alone = total(abs(amount) for who, amount in booked.iterator() if _person(who) == person)
+    alone = booked_alone(period, columns["currency"], actor)
     return EXACT.add(alone, abs(columns["amount"])) > approval_above()
 
 
 def _check_fits(charge: LedgerEntry, amount: Decimal, *, pending: bool) -> None:
     """Raise ``CreditRefused`` unless so much is left of the charge, which is locked."""
     given = credited(charge)
-    asked = Decimal(0)
-    if pending:
-        asked = total(-request.amount for request in waiting().filter(charge=charge))
+    asked = promised(charge) if pending else Decimal(0)
     left = EXACT.subtract(EXACT.subtract(charge.amount, given), asked)
     if amount > left:
         raise CreditRefused(
@@ -236,7 +275,7 @@ def _pending(request_id: int, actor: str, decision: Decision) -> CreditRequest:
         raise CreditRefused(f"There is no request {request_id}.") from exc
     if request.decision == Decision.PENDING:
         return request
-    if (request.decision, _person(request.decided_by)) != (decision.value, _person(actor)):
+    if (request.decision, person(request.decided_by)) != (decision.value, person(actor)):
         raise CreditRefused(f"It was {request.decision} before, by {request.decided_by}.")
     return request
 
@@ -269,7 +308,7 @@ def _audit(action: str, request: CreditRequest, actor: str) -> None:
     )
 
 
-def _person(actor: str) -> str:
+def person(actor: str) -> str:
     """Alice is one person, whether in the admin (``user:alice``) or on a terminal."""
     return actor.partition(":")[2] or actor
 
@@ -290,7 +329,7 @@ def _exact(amount: Decimal) -> Decimal:
     return amount
 
 
-def _reasoned(reason: str) -> str:
+def reasoned(reason: str) -> str:
     reason = reason.strip()
     if not reason or len(reason) > 300:
         raise CreditRefused("It needs a reason, of 300 characters at most.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from uuid import UUID
 
@@ -53,16 +54,27 @@ def post(
         actor=actor,
         created_at=timezone.now(),
     )
-    link = audit.draft_of(
-        f"ledger.{kind}",
-        entry,
-        actor=actor,
-        tenant_id=entry.tenant_id,
-        session_id=session_id,
-        data={"amount": amount, "currency": currency},
-    )
+    link = _link(entry)
     if links is None:
         audit.append_many([link])
     else:
         links.append(link)
     return entry
+
+
+@transaction.atomic
+def post_many(entries: Sequence[LedgerEntry]) -> None:
+    """Book lines that are not stored yet, as ``post`` does: some statements, however many they are."""
+    LedgerEntry.objects.bulk_create(entries)
+    audit.append_many([_link(entry) for entry in entries])
+
+
+def _link(entry: LedgerEntry) -> audit.Draft:
+    return audit.draft_of(
+        f"ledger.{entry.kind}",
+        entry,
+        actor=entry.actor,
+        tenant_id=entry.tenant_id,
+        session_id=entry.session_id,
+        data={"amount": entry.amount, "currency": entry.currency},
+    )

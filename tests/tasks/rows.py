@@ -50,9 +50,9 @@ def living_gateway() -> Iterator[GatewayInstance]:
 def add_session(owner: GatewayInstance | None, tokens: int = 0, **columns: Any) -> StreamSession:
     """A session in the midst of its answer, with ``tokens`` in its log."""
     tenant, _ = Tenant.objects.get_or_create(name="acme")
-    columns = {"state": "streaming", "tenant": tenant, **columns}
+    columns = {"state": "streaming", "tenant": tenant, "model": "m", **columns}
     session = StreamSession.objects.create(
-        reference=reference_code(), protocol="openai", model="m",
+        reference=reference_code(), protocol="openai",
         model_requested="m", request=b"{}", owner=owner, **columns,
     )  # fmt: skip
     SessionFence.objects.create(session=session, epoch=1, durable_seq=tokens)

@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from billing.models import (
     BudgetAlert,
+    BulkCredit,
     CreditRequest,
     EventDelivery,
     Export,
@@ -24,7 +25,7 @@ from billing.models import (
 from billing.services import credits
 from billing.services.periods import account_of
 from billing.services.settlement import settle_due
-from streaming.models import Tenant
+from streaming.models import Incident, Tenant
 from tests.billing.rows import Story, add_plan, add_tenant
 
 SCRIPT = "<script>alert('reason')</script>"
@@ -137,4 +138,10 @@ def fill_other_tables(books: Books) -> None:
     EventDelivery.objects.create(
         sink=sink, event_id="settlement:1", type="t", body=SCRIPT, answered=SCRIPT
     )
+    incident = Incident.objects.create(kind="interruption", subject=SCRIPT)
+    bulk = BulkCredit.objects.create(
+        incident=incident, which="all", percent=50, reason=SCRIPT, state="waiting",
+        requested_by=SCRIPT, requested_at=books.plan.created_at,
+    )  # fmt: skip
+    bulk.lines.create(charge=books.charge, tenant=books.tenant, currency="EUR", amount=Decimal(1))
     Export.objects.create(period_name="2026-11", format="csv", requested_by=SCRIPT, error=SCRIPT)
