@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
+from django.urls import reverse
 from django.utils import timezone
 
+from billing.services.settlement import settle_due
 from streaming.models import Incident, InferenceNode, SessionReview, TenantMember
 from tests.admin.rows import add_session
 from tests.billing.rows import add_plan, add_tenant, ended_session
@@ -51,6 +56,30 @@ def _add_books() -> None:
     tenant = add_tenant("books", display_name=BIDI, created_at=first - timedelta(days=20))
     add_plan(input="100", cached="10", output="5000", cost="1200")
     ended_session(7, tenant=tenant, at=first - timedelta(days=2))
-    from billing.services.settlement import settle_due
-
     settle_due()
+
+
+LISTS = ["streaming_streamsession", "streaming_inferencenode", "billing_ledgerentry"]
+ROWS = [
+    "streaming_streamsession", "streaming_inferencenode", "streaming_incident", "streaming_tenant",
+    "billing_usagerecord", "billing_billingperiod", "auth_user",
+]  # fmt: skip
+FORMS = ["streaming_inferencenode", "streaming_apikey", "billing_pricelist"]
+
+
+def pages() -> dict[str, list[str]]:
+    """The paths of the admin's pages: one of every kind, and all ``lists``."""
+    kinds = [
+        *(reverse(name) for name in ("admin:index", "desk:live", "time-zone")),
+        *(reverse(f"admin:{table}_changelist") for table in LISTS),
+        *(reverse(f"admin:{table}_add") for table in FORMS),
+    ]
+    for table in ROWS:
+        row = apps.get_model(*table.split("_"))._default_manager.order_by("pk").first()
+        assert row is not None, table
+        kinds.append(reverse(f"admin:{table}_change", args=[quote(row.pk)]))
+    lists = [
+        reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+        for model in admin.site._registry
+    ]
+    return {"kinds": kinds, "lists": [path for path in lists if path not in kinds]}
