@@ -45,6 +45,12 @@ class Answer:
         return self.cuts[flushes - 1] if flushes else 0
 
 
+def question(chance: random.Random) -> str:
+    """Something that somebody might ask."""
+    topic = chance.choice(TOPICS)
+    return _filled(chance, chance.choice(topic.questions), chance.choice(WORDS["product"]))
+
+
 def answer(chance: random.Random, model: str) -> Answer:
     """A new question to ``model`` and its answer, of some ten to two thousand tokens."""
     topic = chance.choice(TOPICS)

@@ -6,26 +6,19 @@ import json
 import random
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from gateway_project.demo.answers import Answer
-from gateway_project.demo.copying import Batch, Copied, moment
 from gateway_project.demo.faults import Fault
-from gateway_project.demo.fleet import ALIASES, MODELS, Customer, World
+from gateway_project.demo.fleet import MODELS, Customer, World
 from streaming.core.attribution import attribute_end
-from streaming.core.digest import RunningDigest
 from streaming.core.seams import SeamGrade
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError
 
 GRACE_SECONDS = 3.0
 RESUME_SECONDS = 900.0
-_NO_TOKENS = RunningDigest().digest()
-_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PACES = {"llama-3.1-8b-instruct": (0.011, 0.022), "qwen2.5-32b-instruct": (0.026, 0.045)}
-_FINISHED = "finished"
-OPEN = b"\t\\N\tt"
-"""The end of a row of the log that does not close it."""
+FINISHED = "finished"
 
 
 @dataclass(slots=True)
@@ -62,7 +55,10 @@ class Try:
 
 
 class Course:
-    """``now``: the Unix time that it has come to; ``done``: the flushes of its answer by then."""
+    """``now``: the Unix time that it has come to; ``done``: the flushes of its answer by then.
+
+    ``process``: which of the two gateways of that time has it; None: either.
+    """
 
     def __init__(
         self,
@@ -73,6 +69,7 @@ class Course:
         model: str,
         answer: Answer,
         at: float,
+        process: int | None = None,
     ) -> None:
         self.world, self.chance, self.customer = world, chance, customer
         self.model, self.answer = model, answer
@@ -80,7 +77,7 @@ class Course:
         self.pace = chance.uniform(*_PACES[model])
         self.first_wait = min(chance.lognormvariate(-1.5, 0.5), 4.0)
         self.protocol = chance.choices(("openai", "sessions", "websocket"), (70, 18, 12))[0]
-        self.process = chance.randrange(2)
+        self.process = chance.randrange(2) if process is None else process
         self.owner = world.gateway(at, self.process)
         self.user = customer.user(chance)
         self.done = 0
@@ -97,11 +94,11 @@ class Course:
         self.evidence: dict[str, Any] = {}
         self.suspended_at: float | None = None
         self.ended_at: float | None = None
-        self._events: list[tuple[float, str, int, dict[str, Any]]] = []
-        self._announced: list[tuple[str, float]] = []
-        self._flushed: list[tuple[float, int, int]] = []
+        self.events: list[tuple[float, str, int, dict[str, Any]]] = []
+        self.announced: list[tuple[str, float]] = []
+        self.flushed: list[tuple[float, int, int]] = []
         """Of each flush the time, the epoch and the attempt; the terminal record comes behind them."""
-        self._terminal = b""
+        self.terminal = b""
 
     # Its course
 
@@ -128,8 +125,8 @@ class Course:
         by = at - self.now
         self.created_at += by
         self.now = at
-        self._events = [(then + by, *rest) for then, *rest in self._events]  # type: ignore[misc]
-        self._flushed = [(then + by, *rest) for then, *rest in self._flushed]  # type: ignore[misc]
+        self.events = [(then + by, *rest) for then, *rest in self.events]  # type: ignore[misc]
+        self.flushed = [(then + by, *rest) for then, *rest in self.flushed]  # type: ignore[misc]
         for run in self.tries:
             run.started_at += by
             run.first_at = None if run.first_at is None else run.first_at + by
@@ -147,7 +144,8 @@ class Course:
         self.cursor = max(self.cursor, cursor)
         self.sent = max(self.sent, cursor)
         self._visits += 1
-        self.tell("reader_joined", cursor, **self._reader, protocol=self.protocol, cursor=cursor)
+        protocol = "sse" if self.protocol == "sessions" else self.protocol
+        self.tell("reader_joined", cursor, **self._reader, protocol=protocol, cursor=cursor)
 
     @property
     def _reader(self) -> dict[str, Any]:
@@ -174,10 +172,12 @@ class Course:
         cuts, chance, pace = self.answer.cuts, self.chance, self.pace
         for at in range(self.done, flushes):
             first = cuts[at - 1] if at else 0
-            self.now += (cuts[at] - first) * pace * (0.85 + 0.35 * chance.random())
+            tokens = cuts[at] - first
             if run.first_at is None:
                 self._first_token(run, first)
-            self._flushed.append((self.now, self.epoch, run.number))
+                tokens -= 1
+            self.now += tokens * pace * (0.85 + 0.35 * chance.random())
+            self.flushed.append((self.now, self.epoch, run.number))
         if flushes > self.done:
             run.last_seq = cuts[flushes - 1]
             self.done = flushes
@@ -237,7 +237,7 @@ class Course:
         self.now += silence
         at, self.now = self.now, self.now + 0.002
         self.attempt(node, "hedge", SeamGrade.EXACT.value, self.chance.uniform(0.05, 0.4))
-        self._events.append(
+        self.events.append(
             (at, "hedged", self.tokens,
              {"node": node, "silent": run.node, "silent_ms": round(silence * 1000)})
         )  # fmt: skip
@@ -266,7 +266,7 @@ class Course:
         self.cause = blame.value
         self.suspended_at = self.now
         self.tell("suspended", cause=self.cause)
-        self._announced.append(("session_suspended", self.now))
+        self.announced.append(("session_suspended", self.now))
 
     def take_over(self, reason: str) -> None:
         """Another process goes on with it."""
@@ -278,7 +278,7 @@ class Course:
                 reason, cause="gateway_crash", is_noted=False,
                 evidence={"because": "The gateway process that owned it died.", "gateway": former},
             )  # fmt: skip
-        self._events.append(
+        self.events.append(
             (self.now, "taken_over", self.tokens,
              {"from": former, "to": self.owner, "reason": reason})
         )  # fmt: skip
@@ -288,7 +288,7 @@ class Course:
 
     def finish(self) -> None:
         """The answer is whole."""
-        self.end_attempt(_FINISHED)
+        self.end_attempt(FINISHED)
         self.finish_reason = "length" if self.chance.random() < 0.06 else "stop"
         self.cause, self.evidence = "", {}
         self.close(SessionState.COMPLETED)
@@ -317,10 +317,10 @@ class Course:
         if error is not None:
             terminal["error"] = error.as_openai()["error"]
             self.error_code = error.code
-        self._terminal = json.dumps(terminal).encode()
+        self.terminal = json.dumps(terminal).encode()
         seq = self.tokens + 1
         self.tell(state.value, seq, cause=self.cause)
-        self._announced.append(("session_ended", self.now))
+        self.announced.append(("session_ended", self.now))
         if self.is_read:
             self.sent = self.taken = seq
             if self.protocol != "openai" and self.chance.random() < 0.5:
@@ -328,102 +328,8 @@ class Course:
 
     def tell(self, kind: str, seq: int | None = None, **data: Any) -> None:
         """A line of its time line."""
-        self._events.append((self.now, kind, self.tokens if seq is None else seq, data))
-
-    # Its rows
-
-    def write(self, batch: Batch, *, announced: bool) -> None:
-        """Everything that is stored of it; ``announced``: have billing hear of it."""
-        answer, ended = self.answer, self.ended_at is not None
-        session_id = _uuid7(self.created_at, self.chance)
-        resume_until = None
-        if self.state is SessionState.SUSPENDED and self.suspended_at is not None:
-            resume_until = moment(self.suspended_at + RESUME_SECONDS)
-        letters = "".join(self.chance.choices(_LETTERS, k=6))
-        batch.add(
-            "streaming_streamsession",
-            (
-                session_id, f"{letters[:3]}-{letters[3:]}", self.customer.id,
-                self.chance.choices(self.customer.keys, (4, 1)[: len(self.customer.keys)])[0],
-                self.user, f"req_{self.chance.getrandbits(64):016x}", self.protocol, self.model,
-                ALIASES[self.model], answer.request, self.chance.getrandbits(31),
-                answer.prompt_ids, answer.prompt_tokens, self.state.value, self.finish_reason,
-                self.error_code, self.cause, self.evidence, "suspend", _at(self.suspended_at),
-                resume_until, self.owner, answer.cached_tokens, self.tokens,
-                sum(run.discarded + run.repeated for run in self.tries), self.failovers,
-                moment(self.created_at), _at(self.first_token_at), _at(self.ended_at),
-            ),
-        )  # fmt: skip
-        marks = (self.sent, self.taken, self.cursor, self.acked)
-        batch.add("session_fence", (session_id, self.epoch, self.tokens + ended, *marks, False))
-        for run in self.tries:
-            batch.add("streaming_attempt", self._columns(run, session_id))
-        for at, kind, seq, data in sorted(self._events, key=lambda event: event[0]):
-            batch.add("streaming_sessionevent", (session_id, moment(at), kind, seq, data))
-        self._write_log(batch, session_id)
-        if announced:
-            for kind, at in self._announced:
-                batch.add("streaming_outboxmessage", (session_id, kind, {}, moment(at)))
-        if self.chance.random() < 0.04:
-            batch.add(
-                "streaming_idempotencykey",
-                (
-                    self.customer.id, self.user, f"order-{self.chance.getrandbits(40):010x}",
-                    self.chance.randbytes(32), session_id, moment(self.created_at),
-                ),
-            )  # fmt: skip
-        batch.sessions += 1
-        if self.is_plain:
-            batch.plain.append(session_id)
-
-    def _write_log(self, batch: Batch, session_id: UUID) -> None:
-        head = f"{session_id}\t"
-        for number, (at, epoch, attempt) in enumerate(self._flushed):
-            line = f"{head}{epoch}\t{attempt}\t{moment(at)}\t".encode()
-            batch.add_copied("streaming_tokencheckpoint", line + self.answer.rows[number] + OPEN)
-        if self._terminal:
-            seq, nothing = self.tokens + 1, b""
-            digest = self.answer.digests[self.done - 1] if self.done else _NO_TOKENS
-            batch.add(
-                "streaming_tokencheckpoint",
-                (
-                    session_id, self.epoch, max(len(self.tries), 1), moment(self.ended_at or 0.0),
-                    seq, seq, nothing, nothing, nothing, digest, self._terminal, True,
-                ),
-            )  # fmt: skip
-        batch.checkpoints += len(self._flushed) + bool(self._terminal)
-
-    def _columns(self, run: Try, session_id: UUID) -> tuple[Any, ...]:
-        finished = run.reason == _FINISHED
-        prompt = self.answer.prompt_tokens
-        if run.grade in (SeamGrade.EXACT.value, SeamGrade.TEXT.value) and run.first_seq:
-            prompt += run.first_seq - 1
-        ttft = None if run.first_at is None else (run.first_at - run.started_at) * 1000
-        is_noted = run.is_noted
-        return (
-            session_id, run.number, run.kind, run.epoch, self.world.nodes[run.node], run.node,
-            f"{session_id}-{run.number}", run.grade, "", moment(run.started_at),
-            _at(run.first_at) if is_noted else None, _at(run.ended_at),
-            run.first_seq if is_noted else None, run.last_seq if is_noted else None, run.reason,
-            run.detail, run.cause, run.evidence, "" if finished else "verified",
-            None if finished or run.ended_at is None else moment(run.ended_at + 0.8),
-            ttft if is_noted else None, run.detection_ms, run.recovery_ms,
-            self.answer.cached_tokens if finished and not run.grade else None,
-            run.generated if is_noted else 0, run.discarded, run.repeated,
-            prompt if finished else None, run.generated if finished else None,
-        )  # fmt: skip
+        self.events.append((self.now, kind, self.tokens if seq is None else seq, data))
 
     def other_node(self, *former: str) -> str:
         """One that serves the same model."""
         return self.chance.choice([name for name in MODELS[self.model] if name not in former])
-
-
-def _at(value: float | None) -> Copied | None:
-    return None if value is None else moment(value)
-
-
-def _uuid7(at: float, chance: random.Random) -> UUID:
-    """As ``core.ids.uuid7``, of another time."""
-    value = int(at * 1000) << 80 | chance.getrandbits(80)
-    value = value & ~(0xF << 76) | 0x7 << 76
-    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)

@@ -12,13 +12,16 @@ from django.utils import timezone
 from billing.models import BillingAccount, PricePlan
 from billing.services.periods import account_of
 from billing.services.prices import set_plan
+from streaming.conf import conf
+from streaming.core.retention import expiry_day
 from streaming.models import ApiKey, GatewayInstance, InferenceNode, Tenant
 from streaming.services.api_keys import create_api_key
+from streaming.services.partitions import make_partitions
 
 PREFIX = "demo-"
 """Tenants whose names begin so are ours: nobody's real sessions are among theirs."""
 
-_TENANTS = (
+CUSTOMERS = (
     ("harbour", "Harbour Books", "Europe/Berlin", "EUR", "web"),
     ("northwind", "Northwind Appliances", "America/New_York", "USD", "support"),
     ("kanda", "Kanda Travel", "Asia/Tokyo", "USD", "app"),
@@ -53,6 +56,7 @@ class Customer:
     name: str
     keys: tuple[int, ...]
     users: tuple[str, ...]
+    content_days: int
     reach: tuple[float, ...]
     """Cumulative weights of the users."""
 
@@ -84,6 +88,8 @@ def prepare(
     """What is not there yet is made; of gateways there are new ones, which have stopped since."""
     now = timezone.now()
     customers = tuple(_customer(chance, number, users, by) for number in range(tenants))
+    days = {starts_at + timedelta(days=number) for number in range((now - starts_at).days + 2)}
+    make_partitions({expiry_day(day, one.content_days) for day in days for one in customers})
     return World(customers, _nodes(), _gateways(starts_at, now), starts_at, now)
 
 
@@ -95,8 +101,8 @@ def foreign_sessions() -> bool:
 
 
 def _customer(chance: random.Random, number: int, users: int, by: str) -> Customer:
-    name, words, zone, currency, centre = _TENANTS[number % len(_TENANTS)]
-    again = number // len(_TENANTS)
+    name, words, zone, currency, centre = CUSTOMERS[number % len(CUSTOMERS)]
+    again = number // len(CUSTOMERS)
     name = f"{PREFIX}{name}{again + 1 if again else ''}"
     words = f"{words} {again + 1}" if again else words
     tenant = Tenant.objects.filter(name=name).first()
@@ -130,7 +136,8 @@ def _customer(chance: random.Random, number: int, users: int, by: str) -> Custom
     )
     weights = [1 / (rank + 3) for rank in range(users)]
     reach = tuple(sum(weights[: rank + 1]) for rank in range(users))
-    return Customer(tenant.pk, name, keys, tuple(_users(chance, number, users)), reach)
+    days = conf().content_days if tenant.content_days is None else tenant.content_days
+    return Customer(tenant.pk, name, keys, tuple(_users(chance, number, users)), days, reach)
 
 
 def _users(chance: random.Random, number: int, count: int) -> list[str]:

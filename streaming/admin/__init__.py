@@ -12,6 +12,7 @@ from streaming.admin import (  # noqa: F401  (importing a module registers its t
     event,
     incident,
     instance,
+    interrupted,
     node,
     node_event,
     outbox,

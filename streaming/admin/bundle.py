@@ -158,7 +158,7 @@ def _content(session: StreamSession) -> dict[str, Any]:
         "request": bytes(session.request).decode("utf-8", "replace"),
         "answer": [
             {"attempt": part.attempt, "first_seq": part.first, "last_seq": part.last, "text": part.text}
-            for part in parts_of(session.pk)
+            for part in parts_of(session)
         ],
     }  # fmt: skip
 

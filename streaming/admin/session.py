@@ -9,7 +9,7 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import URLPattern, reverse
 from django.urls import path as path_of
@@ -18,12 +18,13 @@ from streaming.admin import content, session_tools
 from streaming.admin.audited import actor_of
 from streaming.admin.bundle import bundle_of
 from streaming.admin.case import case_of
+from streaming.admin.days import SparseDates
 from streaming.admin.evidence import ByCause
 from streaming.admin.pages import Tool, require
 from streaming.admin.plain_text import named
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.search import id_range, reference_prefix
 from streaming.admin.session_page import context_of
+from streaming.admin.session_search import SearchSessions
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant
 from streaming.admin.times import local
@@ -49,7 +50,7 @@ class Interrupted(admin.SimpleListFilter):
 
 
 @admin.register(StreamSession)
-class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
+class StreamSessionAdmin(OfTenant, SearchSessions, WithSessionTools, ReadOnlyAdmin):
     add_pages = True
     actions = session_tools.ACTIONS
     list_display = [
@@ -60,12 +61,11 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
     list_filter = ["state", Interrupted, ByCause]
     date_hierarchy = "created_at"
     ordering = ["-created_at"]
-    search_fields = ["reference", "id", "request_id", "end_user"]
-    search_help_text = "Reference, session id, request id or end user; the beginning is enough."
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # The bodies are large; only who reveals the content of one session needs its own.
-        return super().get_queryset(request).defer("request", "prompt_token_ids")
+        rows = super().get_queryset(request)
+        return SparseDates(self.model, rows.query).defer("request", "prompt_token_ids")
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -77,21 +77,6 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
             return rows.filter(pk=UUID(object_id)).first()
         except ValueError:
             return None
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        found = (
-            Q(reference__startswith=reference_prefix(term))
-            | Q(request_id__startswith=term)
-            | Q(end_user__startswith=term)
-        )
-        if between := id_range(term):
-            found |= Q(id__range=between)
-        return queryset.filter(found), False
 
     def get_urls(self) -> list[Any]:
         def page(path: str, view: Any, name: str) -> URLPattern:
@@ -162,14 +147,12 @@ class StreamSessionAdmin(OfTenant, WithSessionTools, ReadOnlyAdmin):
         require(request, EXPORT)
         session = self._found(request, session_id)
         self._note_export(request, session, "page", with_content=False)
-        case = case_of(session)
         return self.page(
             request,
             "admin/streaming/session_evidence.html",
             f"Evidence of session {session.reference}",
             session,
-            bundle=bundle_of(case, with_content=False),
-            **context_of(request, case, revealed=False),
+            **context_of(request, case_of(session), revealed=False),
         )
 
     def evidence_json_view(self, request: HttpRequest, session_id: UUID) -> HttpResponse:

@@ -213,6 +213,6 @@ def _may_view(request: HttpRequest, model: str) -> bool:
 
 def _content(case: Case) -> dict[str, Any]:
     messages, rest = answer.request_of(case.session)
-    parts = answer.parts_of(case.session.pk)
+    parts = answer.parts_of(case.session)
     shown: Sequence[answer.Shown] = answer.shown(parts, case.attempts, case.story.interruptions)
     return {"messages": messages, "rest": rest, "parts": shown}

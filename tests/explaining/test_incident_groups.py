@@ -107,24 +107,30 @@ def test_readers_make_none_and_a_broken_connection_only_with_others(night):
     assert course.row.incident is None
 
 
-def test_sessions_move_when_their_cause_is_known_and_emptied_incidents_go(night):
+def test_sessions_move_when_their_cause_is_known_and_emptied_incidents_go(
+    night, django_capture_on_commit_callbacks
+):
     course = recovered(began=night, cause="engine_crash")
     explain_everything()
     before = course.row.incident
     assert before is not None
     course.is_attributed("engine_oom", 1)
-    explain_everything()
+    with django_capture_on_commit_callbacks(execute=True):
+        explain_everything()
     assert of() == [course.row.incident]
     assert course.row.incident.cause == "engine_oom"
 
 
-def test_an_incident_with_a_history_stays_though_it_is_empty(night):
+def test_an_incident_with_a_history_stays_though_it_is_empty(
+    night, django_capture_on_commit_callbacks
+):
     course = recovered(began=night, cause="engine_crash")
     explain_everything()
     before = course.row.incident
     Incident.objects.filter(pk=before.pk).update(data={**before.data, "credited": True})
     course.is_attributed("engine_oom", 1)
-    explain_everything()
+    with django_capture_on_commit_callbacks(execute=True):
+        explain_everything()
     assert len(of()) == 2
 
 

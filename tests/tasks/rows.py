@@ -55,7 +55,8 @@ def add_session(owner: GatewayInstance | None, tokens: int = 0, **columns: Any) 
         reference=reference_code(), protocol="openai",
         model_requested="m", request=b"{}", owner=owner, **columns,
     )  # fmt: skip
-    SessionFence.objects.create(session=session, epoch=1, durable_seq=tokens)
+    day = session.expires_on
+    SessionFence.objects.create(session=session, epoch=1, durable_seq=tokens, expires_on=day)
     if tokens:
         digest = RunningDigest()
         digest.update(b"\1\0\0\0" * tokens, b"x" * tokens)
@@ -63,7 +64,7 @@ def add_session(owner: GatewayInstance | None, tokens: int = 0, **columns: Any) 
             session=session, epoch=1, attempt=1, first_seq=1, last_seq=tokens,
             token_ids=b"\1\0\0\0" * tokens, text=b"x" * tokens,
             text_ends=b"".join((n + 1).to_bytes(4, "little") for n in range(tokens)),
-            digest=digest.digest(), created_at=timezone.now(),
+            digest=digest.digest(), created_at=timezone.now(), expires_on=day,
         )  # fmt: skip
     return session
 

@@ -1,0 +1,279 @@
+"""The sessions that something interrupted, newest first: what support staff begin with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db import connection
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from streaming.admin import session_tools
+from streaming.admin.badges import badge
+from streaming.admin.days import SparseDates
+from streaming.admin.filters import ByTenant, WithRowFilters
+from streaming.admin.finance import finance
+from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.session_search import SearchSessions
+from streaming.admin.session_tools import WithSessionTools
+from streaming.admin.tenancy import OfTenant, is_limited
+from streaming.admin.times import local
+from streaming.core.attribution import Blame
+from streaming.core.outcome import INTERRUPTED, Outcome, Review
+from streaming.core.wording import cause_in_words, lasting
+from streaming.models import InterruptedSession
+from streaming.services.explaining import explain_overdue
+
+VIEW = "streaming.view_streamsession"
+SHOWN = [outcome.value for outcome in INTERRUPTED]
+MOST_VALUES = 100
+
+
+class ByOutcome(admin.SimpleListFilter):
+    """Whoever merely left is hidden until somebody asks for them."""
+
+    title = "outcome"
+    parameter_name = "outcome"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        words = [(outcome.value, outcome.value.capitalize()) for outcome in Outcome]
+        return [*words, ("all", "With those who left")]
+
+    def choices(self, changelist: Any) -> Any:
+        first, *others = super().choices(changelist)
+        yield {**first, "display": "Interrupted"}
+        yield from others
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if value == "all":
+            return queryset.exclude(outcome="")
+        return queryset.filter(outcome=value) if value else queryset.filter(outcome__in=SHOWN)
+
+
+class ByBlame(admin.SimpleListFilter):
+    title = "cause"
+    parameter_name = "cause"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(blame.value, cause_in_words(blame.value)) for blame in Blame]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return queryset.filter(interrupted_cause=value) if value else queryset
+
+
+class ByColumn(admin.SimpleListFilter):
+    """The values that a column has among interrupted sessions, by its index."""
+
+    column: str
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        if is_limited(request.user):  # what others have is none of their business
+            own = model_admin.get_queryset(request).exclude(outcome="").order_by(self.column)
+            found = own.values_list(self.column, flat=True).distinct()[:MOST_VALUES]
+        else:
+            found = values_of(self.column)
+        return [(value, value) for value in found if value]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
+
+
+class ByNode(ByColumn):
+    title = "node"
+    parameter_name = "node"
+    column = "interrupted_node"
+
+
+class ByModel(ByColumn):
+    title = "model"
+    parameter_name = "model"
+    column = "model"
+
+
+class Noticed(admin.SimpleListFilter):
+    title = "reader noticed"
+    parameter_name = "noticed"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Noticed"), ("no", "Not noticed")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(noticed=self.value() == "yes") if self.value() else queryset
+
+
+class ByReview(admin.SimpleListFilter):
+    title = "review"
+    parameter_name = "review"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            (Review.NEEDED.value, "Needs review"), ("mine", "Mine"),
+            (Review.ASSIGNED.value, "Assigned"), (Review.REVIEWED.value, "Reviewed"),
+        ]  # fmt: skip
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if value == "mine":
+            mine = queryset.filter(review=Review.ASSIGNED.value)
+            return mine.filter(looked_into__assignee=request.user.pk)
+        return queryset.filter(review=value) if value else queryset
+
+
+# From each value to the next greater one: as many steps as there are values.
+_VALUES = """
+WITH RECURSIVE found AS (
+    (SELECT {column} AS value FROM streaming_streamsession WHERE outcome <> ''
+        ORDER BY {column} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT s.{column} FROM streaming_streamsession s
+        WHERE s.outcome <> '' AND s.{column} > found.value ORDER BY s.{column} LIMIT 1)
+    FROM found WHERE found.value IS NOT NULL
+)
+SELECT value FROM found WHERE value IS NOT NULL LIMIT %s
+"""
+
+
+def values_of(column: str) -> list[str]:
+    """The different values of a column, led by its index; ``column`` is one of ours."""
+    with connection.cursor() as cursor:
+        cursor.execute(_VALUES.format(column=column), [MOST_VALUES])
+        return [value for (value,) in cursor.fetchall()]
+
+
+class InterruptedList(ChangeList):
+    """Asks once for what the sessions of the page were charged."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        shown = self.result_list = list(self.result_list)
+        billed = finance().billed([session.pk for session in shown]) if shown else {}
+        for session in shown:
+            session.billed = billed.get(session.pk)
+
+
+@admin.register(InterruptedSession)
+class InterruptedSessionAdmin(
+    OfTenant, SearchSessions, WithRowFilters, WithSessionTools, ReadOnlyAdmin
+):
+    actions = session_tools.ACTIONS
+    list_display = [
+        "session_link", "tenant", "who", "model_shown", "when", "outcome_badge", "cause_shown",
+        "at_token", "seam", "gap", "billed", "review_shown",
+    ]  # fmt: skip
+    list_display_links = None
+    list_select_related = ["tenant", "looked_into__assignee"]
+    list_filter = [
+        ByOutcome, ByReview, Noticed, ByBlame, ByNode, ByModel, ByTenant,
+    ]  # fmt: skip
+    sortable_by = ["when"]
+    date_hierarchy = "interrupted_at"
+    ordering = ["-interrupted_at"]
+
+    class Media:
+        css = {"all": ["streaming/desk/interrupted.css"]}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        large = ("request", "prompt_token_ids", "evidence", "log_digest")
+        return SparseDates(self.model, rows.query).defer(*large)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return InterruptedList
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        explain_overdue()
+        # The list is wide: it takes the room of the navigation, too.
+        context = {"title": "Interrupted sessions", "is_nav_sidebar_enabled": False}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """There is one page of a session, however it was found."""
+        return HttpResponseRedirect(
+            reverse("admin:streaming_streamsession_change", args=[object_id])
+        )
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm(VIEW)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(VIEW)
+
+    @admin.display(description="session")
+    def session_link(self, session: Any) -> SafeString:
+        url = reverse("admin:streaming_streamsession_change", args=[session.pk])
+        return format_html('<a class="unbroken-id" href="{}">{}</a>', url, session.reference)
+
+    @admin.display(description="end user")
+    def who(self, session: Any) -> SafeString:
+        return clipped(session.end_user)
+
+    @admin.display(description="model")
+    def model_shown(self, session: Any) -> SafeString:
+        return clipped(session.model)
+
+    @admin.display(ordering="interrupted_at", description="when")
+    def when(self, session: Any) -> SafeString:
+        day, _, time = local(session.interrupted_at).partition(" ")
+        return format_html("{}<br>{}", day, time)
+
+    @admin.display(description="outcome")
+    def outcome_badge(self, session: Any) -> SafeString | str:
+        return badge(session.outcome)
+
+    @admin.display(description="cause")
+    def cause_shown(self, session: Any) -> SafeString | str:
+        words = cause_in_words(session.interrupted_cause) or "-"
+        where = f" ({session.interrupted_node})" if session.interrupted_node else ""
+        if session.incident_id is None:
+            return f"{words}{where}"
+        url = reverse("admin:streaming_incident_change", args=[session.incident_id])
+        return format_html('<a href="{}">{}</a>{}', url, words, where)
+
+    @admin.display(description="at token")
+    def at_token(self, session: Any) -> SafeString:
+        return _figure("-" if session.interrupted_seq is None else f"{session.interrupted_seq:,}")
+
+    @admin.display(description="seam")
+    def seam(self, session: Any) -> SafeString | str:
+        return badge(session.seam_grade)
+
+    @admin.display(description="gap")
+    def gap(self, session: Any) -> SafeString:
+        if session.gap_ms is None:
+            return _figure("-")
+        words = lasting(session.gap_ms)
+        return format_html("{}<br>noticed", words) if session.noticed else format_html("{}", words)
+
+    @admin.display(description="billed")
+    def billed(self, session: Any) -> SafeString:
+        return _figure("-" if session.billed is None else f"{session.billed.tokens:,}")
+
+    @admin.display(description="review")
+    def review_shown(self, session: Any) -> SafeString | str:
+        shown = badge(session.review)
+        assignee = getattr(getattr(session, "looked_into", None), "assignee", None)
+        return format_html("{} {}", shown, assignee) if assignee is not None else shown
+
+
+def clipped(words: str) -> SafeString:
+    """What others have named, on one line however long it is; whole for who points at it."""
+    return format_html('<span class="unbroken-clip" title="{}">{}</span>', words, words or "-")
+
+
+def _figure(words: str) -> SafeString:
+    return format_html('<span class="unbroken-number">{}</span>', words)
