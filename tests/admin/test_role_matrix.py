@@ -8,6 +8,7 @@ admin of a tenant nothing of another.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -113,18 +114,22 @@ PAGES: dict[str, set[str]] = {
     "streaming_streamsession_do/assign": {SUP},
     "streaming_streamsession_do/review": {SUP},
     "streaming_streamsession_do/reopen": {SUP},
+    "streaming_streamsession_do/purge": {REV},
     "streaming_streamsession_evidence": {SUP},
     "streaming_streamsession_evidence_json": {SUP},
     "streaming_streamsession_reveal": {REV},
+    "streaming_tenant_end_user": {REV},
 }
 REDIRECTS = {"streaming_interruptedsession_change"}  # to the one page of a session
 """Pages behind a ``/`` are of one name in ``urls``, and differ in another part of the address."""
 
-QUERIES = {
-    "streaming_streamsession_do": "session",
-    "billing_ledgerentry_credit": "charge",
+QUERIES: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "streaming_streamsession_do": lambda row: {"session": row.pk},
+    "billing_ledgerentry_credit": lambda row: {"charge": row.pk},
+    # Its rows are found by their session only.
+    "streaming_tokencheckpoint": lambda row: {"_changelist_filters": f"q={row.session_id}"},
 }
-"""Names of what the address of a page has after the question mark: keys of its table's rows."""
+"""What the address of a page, or of every page of a table, has after the question mark."""
 
 SITE: dict[str, set[str]] = {
     "index": EVERYBODY,
@@ -139,10 +144,11 @@ SITE: dict[str, set[str]] = {
     "second_factor": EVERYBODY,  # tests/project/test_second_factor.py
 }
 
-ON_SESSIONS = [
-    "stop_selected", "continue_selected", "take_selected", "assign_selected", "review_selected",
-    "reopen_selected", "export_selected",
-]  # fmt: skip
+ON_SESSIONS = {
+    **{f"{deed}_selected": {SUP} for deed in ("stop", "continue", "take", "assign", "review", "reopen")},
+    "export_selected": {SUP},
+    "purge_selected": {REV},
+}  # fmt: skip
 
 # Actions on rows that are chosen in a list: who has them, besides superusers.
 ACTIONS: dict[str, dict[str, set[str]]] = {
@@ -155,8 +161,8 @@ ACTIONS: dict[str, dict[str, set[str]]] = {
     "streaming.inferencenode": {name: {OPS} for name in ["drain", "resume", "probe", "reclaim", "reset_circuit", "delete_selected"]},
     "streaming.modelalias": {"delete_selected": {OPS}},
     "streaming.modelpolicy": {"delete_selected": {OPS}},
-    "streaming.streamsession": {name: {SUP} for name in ON_SESSIONS},
-    "streaming.interruptedsession": {name: {SUP} for name in ON_SESSIONS},
+    "streaming.streamsession": ON_SESSIONS,
+    "streaming.interruptedsession": ON_SESSIONS,
     "auth.user": {"delete_selected": NONE},
     "auth.group": {"delete_selected": NONE},
 }  # fmt: skip
@@ -199,8 +205,9 @@ def addresses(label: str, tenant: Any) -> list[tuple[str, str]]:
             if "incident_id" in keys and part != "close":
                 keys["incident_id"] = of_interruption[0]
             address = reverse(f"admin:{pattern.name}", kwargs=keys)
-            if pattern.name in QUERIES:
-                address += "?" + urlencode({QUERIES[pattern.name]: row.pk})
+            query = QUERIES.get(pattern.name) or QUERIES.get(prefix)
+            if query is not None and not name.endswith("_changelist"):
+                address += "?" + urlencode(query(row))
             found.append((name, address))
     return found
 
@@ -258,6 +265,8 @@ def wrong_pages(person: str, client: Client, tenants: dict[str, Tenant]) -> list
     for label in sorted(MODELS):
         scoped = isinstance(admin.site._registry[MODELS[label]], OfTenant)
         for name, address in addresses(label, tenants[OURS]):
+            if person == "nobody" and name.endswith(STANDARD[1:]):
+                continue  # who may not see the list
             refused = {403, 404} if scoped and person in (TEN, "nobody") else {403}
             opened = {302} if name in REDIRECTS else {200}
             look(name, address, opened if is_open_to(person, label, name) else refused)
@@ -267,6 +276,9 @@ def wrong_pages(person: str, client: Client, tenants: dict[str, Tenant]) -> list
                     look(name, address, {403, 404})
     for path in ("/admin/", "/admin/time-zone/"):
         look("site", path, {200})
+    watches = person in ("superuser", SUP, OPS)
+    for path in ("/admin/live/", "/admin/live/data"):
+        look("live", path, {200} if watches else {403})
     for path in ("/admin/streaming/", "/admin/billing/"):
         look("app_list", path, {404} if person == "nobody" else {200, 404})
     return wrong
