@@ -10,7 +10,7 @@ from __future__ import annotations
 Reasons = dict[str, str]
 
 _SESSIONS: Reasons = {
-    "streaming.view_streamsession": "finds sessions and reads what happened to them",
+    "streaming.view_streamsession": "finds sessions, those interrupted first, and reads what happened",
     "streaming.view_attempt": "… on which nodes",
     "streaming.view_sessionevent": "… and when",
 }
@@ -92,7 +92,7 @@ ROLES: dict[str, Reasons] = {
         "streaming.view_taskrun": "sees whether the tasks run",
         "streaming.view_outboxmessage": "… and what waits for billing",
         "streaming.view_incident": "looks at what needs somebody",
-        "streaming.change_incident": "… closes it when it is over",
+        "streaming.change_incident": "… closes what is over, and reopens it",
         "streaming.watch_live_board": "sees what goes on",
     },
     "tenant_admin": {

@@ -26,7 +26,7 @@ from streaming.admin.audited import actor_of
 from streaming.admin.confirmation import confirmed_action
 from streaming.admin.pages import Tool, require
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.tenancy import OfFleet
+from streaming.admin.tenancy import OfFleet, is_limited
 from streaming.models import Incident, Tenant
 
 CREDIT = "streaming.credit_incident"
@@ -91,7 +91,7 @@ class BulkCreditAdmin(OfFleet, BillingPages, ReadOnlyAdmin):
 
     # Whoever sees large credits that wait sees these too.
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm(VIEW)
+        return not is_limited(request.user) and request.user.has_perm(VIEW)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)

@@ -31,11 +31,11 @@ ROLES = {
     """,
     "operator": """
         streaming: add_inferencenode add_modelalias add_modelpolicy all_tenants change_incident
-            change_inferencenode change_modelalias change_modelpolicy delete_inferencenode delete_modelalias
-            delete_modelpolicy operate_node view_attempt view_gatewayinstance view_incident
-            view_inferencenode view_modelalias view_modelpolicy view_nodeevent view_outboxmessage
-            view_sessionevent view_streamsession view_taskrun view_tenant view_tokencheckpoint
-            watch_live_board
+            change_inferencenode change_modelalias change_modelpolicy delete_inferencenode
+            delete_modelalias delete_modelpolicy operate_node view_attempt view_gatewayinstance
+            view_incident view_inferencenode view_modelalias view_modelpolicy view_nodeevent
+            view_outboxmessage view_sessionevent view_streamsession view_taskrun view_tenant
+            view_tokencheckpoint watch_live_board
     """,
     "tenant_admin": """
         streaming: add_apikey change_apikey view_apikey view_attempt view_modelalias

@@ -8,6 +8,7 @@ admin of a tenant nothing of another.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from streaming.admin.tenancy import OfTenant
-from streaming.models import StreamSession, Tenant
+from streaming.models import Incident, StreamSession, Tenant
 from tests.admin.two_tenants import (
     CONTENT,
     OURS,
@@ -100,27 +101,35 @@ PAGES: dict[str, set[str]] = {
     "billing_ledgerentry_credit": {FIN},
     "billing_pricelist_end": {FIN},
     "billing_pricelist_prices": {FIN},
-    "streaming_incident_do": {SUP},
-    "streaming_inferencenode_order": {OPS},
-    "streaming_streamsession_do": {SUP},
+    "streaming_incident_do/take": {SUP},
+    "streaming_incident_do/assign": {SUP},
+    "streaming_incident_do/review": {SUP},
+    "streaming_incident_do/close": {OPS},
+    "streaming_inferencenode_order/probe": {OPS},
+    "streaming_inferencenode_order/reclaim": {OPS},
+    "streaming_inferencenode_order/reset_circuit": {OPS},
+    "streaming_streamsession_do/stop": {SUP},
+    "streaming_streamsession_do/continue": {SUP},
+    "streaming_streamsession_do/take": {SUP},
+    "streaming_streamsession_do/assign": {SUP},
+    "streaming_streamsession_do/review": {SUP},
+    "streaming_streamsession_do/reopen": {SUP},
+    "streaming_streamsession_do/purge": {REV},
     "streaming_streamsession_evidence": {SUP},
     "streaming_streamsession_evidence_json": {SUP},
     "streaming_streamsession_reveal": {REV},
     "streaming_tenant_end_user": {REV},
 }
-PARTS = {
-    # Of an interruption. Others are closed: tests/desk/test_incidents.py
-    "streaming_incident_do": [{"name": name} for name in ("take", "assign", "review")],
-    "streaming_inferencenode_order": [{"name": "probe"}],
-    "streaming_streamsession_do": [
-        {"name": name} for name in ("stop", "continue", "take", "assign", "review", "reopen")
-    ],
+REDIRECTS = {"streaming_interruptedsession_change"}  # to the one page of a session
+"""Pages behind a ``/`` are of one name in ``urls``, and differ in another part of the address."""
+
+QUERIES: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "streaming_streamsession_do": lambda row: {"session": row.pk},
+    "billing_ledgerentry_credit": lambda row: {"charge": row.pk},
+    # Its rows are found by their session only.
+    "streaming_tokencheckpoint": lambda row: {"_changelist_filters": f"q={row.session_id}"},
 }
-QUERIES = {
-    "streaming_streamsession_do": "session",
-    "billing_ledgerentry_credit": "charge",
-}
-"""Names of what the address of a page has after the question mark: keys of its table's rows."""
+"""What the address of a page, or of every page of a table, has after the question mark."""
 
 SITE: dict[str, set[str]] = {
     "index": EVERYBODY,
@@ -135,11 +144,9 @@ SITE: dict[str, set[str]] = {
     "second_factor": EVERYBODY,  # tests/project/test_second_factor.py
 }
 
-OF_SESSIONS: dict[str, set[str]] = {
-    **{name: {SUP} for name in [
-        "stop_selected", "continue_selected", "take_selected", "assign_selected", "review_selected",
-        "reopen_selected", "export_selected",
-    ]},
+ON_SESSIONS = {
+    **{f"{deed}_selected": {SUP} for deed in ("stop", "continue", "take", "assign", "review", "reopen")},
+    "export_selected": {SUP},
     "purge_selected": {REV},
 }  # fmt: skip
 
@@ -154,8 +161,8 @@ ACTIONS: dict[str, dict[str, set[str]]] = {
     "streaming.inferencenode": {name: {OPS} for name in ["drain", "resume", "probe", "reclaim", "reset_circuit", "delete_selected"]},
     "streaming.modelalias": {"delete_selected": {OPS}},
     "streaming.modelpolicy": {"delete_selected": {OPS}},
-    "streaming.streamsession": OF_SESSIONS,
-    "streaming.interruptedsession": OF_SESSIONS,
+    "streaming.streamsession": ON_SESSIONS,
+    "streaming.interruptedsession": ON_SESSIONS,
     "auth.user": {"delete_selected": NONE},
     "auth.group": {"delete_selected": NONE},
 }  # fmt: skip
@@ -171,7 +178,7 @@ def standard_names() -> set[str]:
 def test_every_table_and_every_page_is_here():
     assert set(TABLES) == set(MODELS)
     names = {pattern.name for pattern in patterns()}
-    assert names - standard_names() == {*PAGES, *SITE}
+    assert names - standard_names() == {name.partition("/")[0] for name in (*PAGES, *SITE)}
 
 
 def may(person: str, allowed: set[str], label: str = "", deed: str = "") -> bool:
@@ -182,22 +189,25 @@ def may(person: str, allowed: set[str], label: str = "", deed: str = "") -> bool
 
 def addresses(label: str, tenant: Any) -> list[tuple[str, str]]:
     """Every page of a table, by name, and its address about a row of the tenant."""
-    model = MODELS[label]
-    row = row_of(model, tenant)
+    row = row_of(MODELS[label], tenant)
+    of_interruption = Incident.objects.filter(kind="interruption").values_list("pk", flat=True)
     prefix = label.replace(".", "_")
     found = []
     for pattern in patterns():
-        name: str = pattern.name or ""
-        if not name.startswith(f"{prefix}_"):
+        if not (pattern.name or "").startswith(f"{prefix}_"):
             continue
-        converters = list(pattern.pattern.converters) or ["object_id"] * (
-            name.rsplit("_", 1)[1] in ("history", "delete", "change")
-        )
-        for parts in PARTS.get(name, [{}]):
-            keys = {one: row.pk for one in converters if one not in parts}
-            address = reverse(f"admin:{name}", kwargs={**keys, **parts})
-            if name in QUERIES:
-                address += "?" + urlencode({QUERIES[name]: row.pk})
+        converters = pattern.pattern.converters
+        for name in [one for one in PAGES if one.partition("/")[0] == pattern.name] or [
+            pattern.name
+        ]:
+            part = name.partition("/")[2]
+            keys = {one: part if one == "name" else row.pk for one in converters}
+            if "incident_id" in keys and part != "close":
+                keys["incident_id"] = of_interruption[0]
+            address = reverse(f"admin:{pattern.name}", kwargs=keys)
+            query = QUERIES.get(pattern.name) or QUERIES.get(prefix)
+            if query is not None and not name.endswith("_changelist"):
+                address += "?" + urlencode(query(row))
             found.append((name, address))
     return found
 
@@ -255,14 +265,20 @@ def wrong_pages(person: str, client: Client, tenants: dict[str, Tenant]) -> list
     for label in sorted(MODELS):
         scoped = isinstance(admin.site._registry[MODELS[label]], OfTenant)
         for name, address in addresses(label, tenants[OURS]):
+            if person == "nobody" and name.endswith(STANDARD[1:]):
+                continue  # who may not see the list
             refused = {403, 404} if scoped and person in (TEN, "nobody") else {403}
-            look(name, address, {200} if is_open_to(person, label, name) else refused)
+            opened = {302} if name in REDIRECTS else {200}
+            look(name, address, opened if is_open_to(person, label, name) else refused)
         if scoped and person == TEN:
             for name, address in addresses(label, tenants[THEIRS]):
                 if not name.endswith(("_changelist", "_add")):
                     look(name, address, {403, 404})
     for path in ("/admin/", "/admin/time-zone/"):
         look("site", path, {200})
+    watches = person in ("superuser", SUP, OPS)
+    for path in ("/admin/live/", "/admin/live/data"):
+        look("live", path, {200} if watches else {403})
     for path in ("/admin/streaming/", "/admin/billing/"):
         look("app_list", path, {404} if person == "nobody" else {200, 404})
     return wrong
