@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 from uuid import UUID
 
 from django.contrib.admin.views.decorators import staff_member_required
 from django.core.exceptions import PermissionDenied
-from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.views.decorators.http import require_GET
@@ -24,11 +23,10 @@ from billing.exports.statement import statement
 from billing.models import BillingPeriod, Export
 from billing.services import audit
 from streaming.admin.audited import actor_of
+from streaming.admin.download import Download
 from streaming.admin.tenancy import visible
 
 PERMISSION = "billing.export_ledger"
-
-_BLOCK_BYTES = 256 * 1024
 
 View = Callable[..., HttpResponseBase]
 
@@ -45,20 +43,6 @@ def for_finance(view: View) -> View:
         return response
 
     return require_GET(staff_member_required(guarded))
-
-
-class Download(FileResponse):
-    """A file, a block at a time under ASGI, too.
-
-    Django's own iterates synchronously, which its ASGI handler does to the end before it sends
-    anything: the whole file in memory.
-    """
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        file = self.file_to_stream
-        assert file is not None, "made of a file"
-        while block := await asyncio.to_thread(file.read, _BLOCK_BYTES):
-            yield block
 
 
 @for_finance

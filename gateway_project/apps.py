@@ -19,6 +19,7 @@ class GatewayProjectConfig(AppConfig):
 
     def ready(self) -> None:
         from billing.services.admission import admit
+        from billing.services.retention import may_reduce, usage_of
         from billing.services.settlement import settle_overdue
         from gateway_project import checks  # noqa: F401  (registers the system checks)
         from gateway_project.second_factor.gate import has_passed
@@ -28,3 +29,5 @@ class GatewayProjectConfig(AppConfig):
         ports.admit = admit
         ports.settle = settle_overdue
         ports.is_verified = has_passed
+        ports.may_reduce = may_reduce
+        ports.usage_of = usage_of

@@ -24,6 +24,7 @@ EVERY_SECONDS = {
     "release_reservations": 60.0,
     "defragment_nodes": 300.0,
     "purge_expired_content": 3600.0,
+    "reduce_expired_metadata": 3600.0,
     "forget_usage_events": 3600.0,
     "publish_audit_head": 3600.0,
     "verify_audit_log": 86400.0,

@@ -11,6 +11,7 @@ from django.core import checks
 from streaming.conf import conf
 from streaming.core.ladder import Ladder, problems
 from streaming.core.nodes import parse_engine_nodes
+from streaming.core.retention import longer_than_content
 
 
 @checks.register(checks.Tags.compatibility)
@@ -61,6 +62,20 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
 def _limit_error(message: str) -> checks.Error:
     hint = "Unset it to use the default (docs/settings.md)."
     return checks.Error(message, hint=hint, id="streaming.E002")
+
+
+@checks.register(checks.Tags.compatibility)
+def check_retention(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Who asked is known for at least as long as what was asked."""
+    if not longer_than_content(conf().content_days, conf().metadata_days):
+        return [
+            checks.Error(
+                "METADATA_DAYS must not be less than CONTENT_DAYS.",
+                hint="Content goes first. 0 is for ever (docs/retention.md).",
+                id="streaming.E006",
+            )
+        ]
+    return []
 
 
 LADDER_IDS = {

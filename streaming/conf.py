@@ -87,6 +87,10 @@ class StreamingConf:
         30,
         "Days that requests and answers of ended sessions are kept (0: for ever); a tenant may have its own.",
     )
+    metadata_days: int = setting(
+        400,
+        "Days that end users, client ids, events' and attempts' words are known (0: for ever; never before the month is closed); a tenant may have its own.",
+    )
     health_interval: float = setting(1.0, "Pace of the node health probes.")
     health_timeout: float = setting(3.0, "Time a node has to answer a health probe.")
     dns_interval: float = setting(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest
@@ -30,6 +31,14 @@ def _settle_nothing() -> int:
     return 0
 
 
+def _reduce_all(session_ids: Iterable[UUID]) -> set[UUID]:
+    return set(session_ids)
+
+
+def _used_nothing(session_ids: Iterable[UUID]) -> Mapping[UUID, dict[str, Any]]:
+    return {}
+
+
 def _password_is_enough(request: HttpRequest) -> bool:
     return True
 
@@ -38,11 +47,15 @@ def _password_is_enough(request: HttpRequest) -> bool:
 class Ports:
     """``admit`` raises ``QuotaExceeded`` for a session that may not begin, and reserves what it may
     come to. ``settle`` settles what has waited too long for the worker, in this thread; how many.
-    ``is_verified`` says whether who is logged in has shown what staff must show besides a password;
-    the request has its user and session."""
+    ``may_reduce``: of which of these sessions nobody has to know any more who asked. ``usage_of``: what
+    is known of their use, for the end user who asks for it (JSON, amounts as text); of those that were
+    settled. ``is_verified`` says whether who is logged in has shown what staff must show besides a
+    password; the request has its user and session."""
 
     admit: Callable[[AsyncConnectionPool, Start], Awaitable[None]] = _admit_all
     settle: Callable[[], int] = _settle_nothing
+    may_reduce: Callable[[Iterable[UUID]], set[UUID]] = _reduce_all
+    usage_of: Callable[[Iterable[UUID]], Mapping[UUID, dict[str, Any]]] = _used_nothing
     is_verified: Callable[[HttpRequest], bool] = _password_is_enough
 
 

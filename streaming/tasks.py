@@ -10,7 +10,15 @@ from typing import Any
 
 from celery import shared_task
 
-from streaming.services import defragment, explaining, orphans, partitions, purge, reclaim
+from streaming.services import (
+    defragment,
+    explaining,
+    orphans,
+    partitions,
+    purge,
+    reclaim,
+    reduction,
+)
 from streaming.services.task_runs import recorded
 
 SOON = {"countdown": 1.0, "expires": 30.0}
@@ -59,4 +67,15 @@ def purge_expired_content() -> dict[str, Any]:
     if result["more"]:
         purge_expired_content.apply_async(**SOON)
         return result
-    return {**result, "made": partitions.make_partitions(), **partitions.drop_partitions()}
+    partly = {"made": partitions.make_partitions(), **partitions.drop_partitions()}
+    return {**result, **partly, "overdue": purge.watch_overdue()}
+
+
+@shared_task(name="reduce_expired_metadata")
+@recorded("reduce_expired_metadata")
+def reduce_expired_metadata() -> dict[str, Any]:
+    """Forget who asked long ago."""
+    result = reduction.reduce_expired_metadata()
+    if result["more"]:
+        reduce_expired_metadata.apply_async(**SOON)
+    return result

@@ -43,22 +43,29 @@ _WHICH = {
     Which.LOST: "s.outcome = 'lost'",
 }
 
-# ``remaining``: what nobody has given back, or is about to. Multiplied, as a division would round.
+# ``remaining``: what nobody has given back, or is about to. Multiplied, as a division would round. What
+# is looked up in the table that lines are added to is so once and before.
 _CREDITS = """
-WITH charges AS (
+WITH before AS MATERIALIZED (
+    SELECT l.charge_id FROM billing_bulkcreditline l JOIN billing_bulkcredit b ON b.id = l.bulk_id
+    WHERE b.incident_id = %(incident)s AND b.state <> 'refused'
+), promised AS MATERIALIZED (
+    SELECT charge_id, sum(amount) AS amount FROM (
+        SELECT charge_id, -amount AS amount FROM billing_creditrequest
+        WHERE decision = 'pending' AND charge_id IS NOT NULL
+        UNION ALL
+        SELECT l.charge_id, l.amount FROM billing_bulkcreditline l
+        JOIN billing_bulkcredit b ON b.id = l.bulk_id
+        WHERE NOT l.settled AND b.state IN ('waiting', 'booking')
+    ) open_ones GROUP BY charge_id
+), charges AS MATERIALIZED (
     SELECT e.id, e.tenant_id, e.currency, e.session_id, e.amount, e.amount
         + coalesce((SELECT sum(c.amount) FROM billing_ledgerentry c WHERE c.charge_id = e.id), 0)
-        + coalesce((SELECT sum(r.amount) FROM billing_creditrequest r
-            WHERE r.charge_id = e.id AND r.decision = 'pending'), 0)
-        - coalesce((SELECT sum(l.amount) FROM billing_bulkcreditline l
-            JOIN billing_bulkcredit b ON b.id = l.bulk_id
-            WHERE l.charge_id = e.id AND NOT l.settled AND b.state IN ('waiting', 'booking')), 0)
-        AS remaining
+        - coalesce(promised.amount, 0) AS remaining
     FROM streaming_streamsession s JOIN billing_ledgerentry e ON e.session_id = s.id
+    LEFT JOIN promised ON promised.charge_id = e.id
     WHERE s.incident_id = %(incident)s AND {which} AND e.kind = 'charge' AND e.amount > 0
-    AND NOT EXISTS (
-        SELECT FROM billing_bulkcreditline l JOIN billing_bulkcredit b ON b.id = l.bulk_id
-        WHERE l.charge_id = e.id AND b.incident_id = %(incident)s AND b.state <> 'refused')
+    AND e.id NOT IN (SELECT charge_id FROM before)
 ), credits AS (
     SELECT *, trunc(remaining * %(percent)s * 0.01, 18) AS credit FROM charges WHERE remaining > 0
 )
@@ -191,6 +198,8 @@ def begin(choice: Choice, *, reason: str, actor: str, seen: str | None = None) -
             _ADD_LINES + choice.credits + _LINES,
             {**choice.arguments, "bulk": bulk.pk},
         )
+        # So many rows at once are news to the planner.
+        cursor.execute("ANALYZE billing_bulkcreditline")
     if takes_two(bulk):
         bulk.state = State.WAITING
         bulk.save(update_fields=["state"])

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from gateway_project.demo import courses
 from gateway_project.demo.answers import Answer, answer
-from gateway_project.demo.copying import Batch
+from gateway_project.demo.copying import Batch, moment
 from gateway_project.demo.course import Course
 from gateway_project.demo.faults import Fault, fault
 from gateway_project.demo.fleet import ALIASES, MODELS, World
@@ -45,6 +45,8 @@ class Start:
     of_gateway: str = ""
     process: int | None = None
     siblings: int = 0
+    is_first: bool = False
+    """Of those that it comes over."""
 
 
 def batches(
@@ -56,6 +58,8 @@ def batches(
     batch = Batch()
     for start in _starts(world, chance, sessions):
         write(_session(world, chance, start, answers), batch, announced=announced)
+        if start.node and start.is_first:
+            _note_trouble(world, chance, start, batch)
         if batch.sessions >= SESSIONS_AT_ONCE:
             yield batch
             batch = Batch()
@@ -87,6 +91,22 @@ def _session(
     else:
         courses.usual(chance)(course)
     return course
+
+
+def _note_trouble(world: World, chance: random.Random, start: Start, batch: Batch) -> None:
+    """What the gateways noted of the node that a storm came over."""
+    assert start.fault is not None
+    down_at = start.at + chance.uniform(0.2, 1.5)
+    up_at = down_at + chance.uniform(20, 600)
+    course = (
+        (start.at + 0.05, "suspect", "up", f"{start.fault.seen.value}: {start.fault.said}"),
+        (down_at, "down", "suspect", "no answer to a probe"),
+        (up_at, "up", "down", ""),
+    )
+    for at, kind, was, reason in course:
+        data = {"by": f"gateway {world.gateway(at, 0)}", "was": was, "reason": reason}
+        values = (world.nodes[start.node], start.node, moment(at), kind, data)
+        batch.add("streaming_nodeevent", values)
 
 
 def _starts(world: World, chance: random.Random, sessions: int) -> Iterator[Start]:
@@ -132,7 +152,10 @@ def _storm(chance: random.Random, at: float, size: int, of_gateway: bool) -> lis
         return [Start(at, of_gateway=what, process=process) for _ in range(size)]
     node = chance.choice([node for nodes in MODELS.values() for node in nodes])
     what_failed = fault(chance, of_storms=True)
-    return [Start(at, node=node, fault=what_failed, siblings=size - 1) for _ in range(size)]
+    return [
+        Start(at, node=node, fault=what_failed, siblings=size - 1, is_first=number == 0)
+        for number in range(size)
+    ]
 
 
 def _storm_size(chance: random.Random, sessions: int) -> int:

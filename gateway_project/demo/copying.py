@@ -38,6 +38,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "streaming_idempotencykey": (
         "tenant_id", "end_user", "key", "body_digest", "session_id", "created_at",
     ),
+    "streaming_nodeevent": ("node_id", "node_name", "at", "kind", "data"),
     "streaming_outboxmessage": ("session_id", "kind", "data", "created_at"),
     # Its triggers watch sessions as they go on; of what comes in one go they note only a part.
     "streaming_changedsession": ("session_id",),

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from gateway_project.demo.course import GRACE_SECONDS, RESUME_SECONDS, Course
-from gateway_project.demo.faults import Fault
+from gateway_project.demo.faults import NO_SEAM, Fault
 from streaming.core.failures import Cause
 from streaming.core.seams import SeamGrade
 from streaming.core.state import SessionState
@@ -124,10 +124,8 @@ def failed_over(course: Course, fault: Fault, siblings: int = 0) -> None:
         course.attempt(node, "failover", "", course.first_wait)
     elif grade is SeamGrade.REFUSED:
         course.attempt(node, "failover", SeamGrade.REGENERATED.value)
-        course.now += 0.6
-        said = "the regenerated answer differs at character 212"
-        course.end_attempt(Cause.MISMATCH.value, detail=said, cause="unknown")
-        refused = SeamRefused(f"The answer cannot be continued unchanged: {said}")
+        course.fail(NO_SEAM)
+        refused = SeamRefused(f"The answer cannot be continued unchanged: {NO_SEAM.said}")
         course.end(SessionState.FAILED, "seam_refused", refused)
         return
     else:

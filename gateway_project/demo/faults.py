@@ -108,6 +108,12 @@ FAULTS: tuple[Fault, ...] = (
     ),
 )  # fmt: skip
 
+NO_SEAM = Fault(
+    Cause.MISMATCH, "the regenerated answer differs at character 212", 0.0, 0.0, (0.3, 0.9),
+    lambda chance: {"probe": Probe.UP},
+)  # fmt: skip
+"""Of an engine that was asked again from the start, and answers otherwise."""
+
 
 def fault(chance: random.Random, *, of_storms: bool) -> Fault:
     """One of them, each as often as it comes."""

@@ -27,7 +27,7 @@ FROM (SELECT attempt, first_seq, last_seq, text,
         count(*) FILTER (WHERE attempt IS DISTINCT FROM former) OVER (ORDER BY first_seq) AS run
     FROM (SELECT attempt, first_seq, last_seq - (terminal IS NOT NULL)::int AS last_seq, text,
             lag(attempt) OVER (ORDER BY first_seq) AS former
-        FROM streaming_tokencheckpoint WHERE session_id = %s) c WHERE last_seq >= first_seq) c
+        FROM streaming_tokencheckpoint WHERE session_id = %s AND expires_on = %s) c WHERE last_seq >= first_seq) c
 GROUP BY run, attempt ORDER BY 2
 """
 
@@ -62,11 +62,11 @@ class Message:
     text: SafeString
 
 
-def parts_of(session_id: Any) -> list[Part]:
+def parts_of(session: StreamSession) -> list[Part]:
     """The answer as far as it is in the log; one query."""
     return [
         Part(attempt, first, last, bytes(text).decode("utf-8", "replace"))
-        for attempt, first, last, text in rows(_PARTS, session_id)
+        for attempt, first, last, text in rows(_PARTS, session.pk, session.expires_on)
     ]
 
 

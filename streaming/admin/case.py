@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.utils import timezone
 
@@ -27,14 +26,14 @@ SELECT DISTINCT c.created_at, c.last_seq, c.attempt
 FROM unnest(%(wanted)s::int8[]) AS wanted(seq)
 JOIN LATERAL (
     SELECT created_at, last_seq, attempt FROM streaming_tokencheckpoint
-    WHERE session_id = %(session)s AND first_seq <= wanted.seq AND terminal IS NULL
+    WHERE session_id = %(session)s AND expires_on = %(expires_on)s AND first_seq <= wanted.seq AND terminal IS NULL
     ORDER BY first_seq DESC LIMIT 1
 ) c ON true
 """
 
 _END = """
 SELECT digest, last_seq, terminal IS NOT NULL FROM streaming_tokencheckpoint
-WHERE session_id = %s ORDER BY first_seq DESC LIMIT 1
+WHERE session_id = %s AND expires_on = %s ORDER BY first_seq DESC LIMIT 1
 """
 
 
@@ -77,13 +76,13 @@ def case_of(session: StreamSession) -> Case:
         facts=facts,
         story=tell(facts),
         attempts=attempts,
-        marks=_marks(session.pk, facts),
+        marks=_marks(session, facts),
         log_end=_log_end(session),
         at=timezone.now(),
     )
 
 
-def _marks(session_id: Any, facts: Facts) -> tuple[Mark, ...]:
+def _marks(session: StreamSession, facts: Facts) -> tuple[Mark, ...]:
     """How the log grew, at up to ``MOST_MARKS`` of its tokens."""
     corners = {
         seq for one in facts.tries if one.first_seq for seq in (one.first_seq, one.first_seq - 1)
@@ -93,12 +92,14 @@ def _marks(session_id: Any, facts: Facts) -> tuple[Mark, ...]:
     most = max([1, facts.tokens, *(one.last_seq or 0 for one in facts.tries)])
     steps = {1 + (most - 1) * n // max(evenly - 1, 1) for n in range(evenly)}
     wanted = sorted(seq for seq in corners | steps if seq > 0)
-    found = rows(_MARKS, {"wanted": wanted, "session": session_id})
+    found = rows(
+        _MARKS, {"wanted": wanted, "session": session.pk, "expires_on": session.expires_on}
+    )
     return tuple(sorted((Mark(*row) for row in found), key=lambda mark: mark.seq))
 
 
 def _log_end(session: StreamSession) -> LogEnd | None:
-    found = rows(_END, session.pk)
+    found = rows(_END, session.pk, session.expires_on)
     if found:
         digest, last_seq, closed = found[0]
         return LogEnd(bytes(digest).hex(), last_seq, closed)

@@ -7,7 +7,6 @@ engines said of a failure may quote it, and is hidden with it (``words``).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,16 +16,14 @@ from django.http import HttpRequest
 
 from streaming.admin.audited import actor_of
 from streaming.admin.tenancy import may_see
-from streaming.models import StreamSession, TokenCheckpoint
+from streaming.models import StreamSession
 from streaming.services import audit
 
 PERMISSION = "streaming.reveal_content"
 SUPPORT = ("streaming.view_streamsession", "streaming.review_session")
 """Who has both is support, and may see the content of tenants that allow it."""
 
-MASKED = "Hidden: this is content."
 WORDS_MASKED = "Hidden: the engine’s words may quote content."
-SHOWN_CHARACTERS = 100_000
 REASON = (10, 300)
 """The shortest and the longest reason, in characters."""
 
@@ -92,27 +89,3 @@ def words(said: str, revealed: bool) -> str:
 def without_words(evidence: Mapping[str, Any]) -> dict[str, Any]:
     """Evidence, less what the engine said."""
     return {name: value for name, value in evidence.items() if name != "said"}
-
-
-def answer_text(session: StreamSession) -> str:
-    """The answer as far as it is in the log."""
-    rows = TokenCheckpoint.objects.of(session).order_by("first_seq")
-    return shown(b"".join(bytes(text) for text in rows.values_list("text", flat=True)).decode())
-
-
-def request_text(session: StreamSession) -> str:
-    """The client's request, indented."""
-    body = bytes(session.request)
-    try:
-        text = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
-    except ValueError:
-        text = body.decode("utf-8", "replace")
-    return shown(text)
-
-
-def shown(text: str) -> str:
-    """Without lone surrogates (JSON can spell them, UTF-8 cannot), and not without end."""
-    text = text.encode("utf-8", "replace").decode()
-    if len(text) <= SHOWN_CHARACTERS:
-        return text
-    return f"{text[:SHOWN_CHARACTERS]}\n… and {len(text) - SHOWN_CHARACTERS} characters more"

@@ -27,7 +27,7 @@ class SparseDates(QuerySet[Any]):
         begins = _begins(span["first"], span["last"], kind)
         asked: list[QuerySet[Any]] = [
             QuerySet(self.model, self.query.clone(), self.db)
-            .order_by()
+            .order_by(field_name)
             .select_related(None)
             .filter(**{f"{field_name}__gte": begin, f"{field_name}__lt": end})
             .values_list(field_name)[:1]

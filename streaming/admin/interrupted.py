@@ -13,13 +13,13 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from streaming.admin import session_tools
+from streaming.admin import session_export, session_tools
 from streaming.admin.badges import badge
 from streaming.admin.days import SparseDates
 from streaming.admin.filters import ByTenant, WithRowFilters
 from streaming.admin.finance import finance
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.session_search import SearchSessions
+from streaming.admin.session_search import FoundList, SearchSessions
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant, is_limited
 from streaming.admin.times import local
@@ -147,7 +147,7 @@ def values_of(column: str) -> list[str]:
         return [value for (value,) in cursor.fetchall()]
 
 
-class InterruptedList(ChangeList):
+class InterruptedList(FoundList):
     """Asks once for what the sessions of the page were charged."""
 
     def get_results(self, request: HttpRequest) -> None:
@@ -160,11 +160,16 @@ class InterruptedList(ChangeList):
 
 @admin.register(InterruptedSession)
 class InterruptedSessionAdmin(
-    OfTenant, SearchSessions, WithRowFilters, WithSessionTools, ReadOnlyAdmin
+    OfTenant,
+    SearchSessions,
+    WithRowFilters,
+    WithSessionTools,
+    session_export.WithExport,
+    ReadOnlyAdmin,
 ):
-    actions = session_tools.ACTIONS
+    actions = [*session_tools.ACTIONS, session_export.export_selected]
     list_display = [
-        "session_link", "tenant", "end_user", "model", "when", "outcome_badge", "cause_shown",
+        "session_link", "tenant", "who", "model_shown", "when", "outcome_badge", "cause_shown",
         "at_token", "seam", "gap", "billed", "review_shown",
     ]  # fmt: skip
     list_display_links = None
@@ -191,9 +196,9 @@ class InterruptedSessionAdmin(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         explain_overdue()
-        return super().changelist_view(
-            request, {"title": "Interrupted sessions", **(extra_context or {})}
-        )
+        # The list is wide: it takes the room of the navigation, too.
+        context = {"title": "Interrupted sessions", "is_nav_sidebar_enabled": False}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def change_view(
         self,
@@ -218,9 +223,18 @@ class InterruptedSessionAdmin(
         url = reverse("admin:streaming_streamsession_change", args=[session.pk])
         return format_html('<a class="unbroken-id" href="{}">{}</a>', url, session.reference)
 
+    @admin.display(description="end user")
+    def who(self, session: Any) -> SafeString:
+        return clipped(session.end_user)
+
+    @admin.display(description="model")
+    def model_shown(self, session: Any) -> SafeString:
+        return clipped(session.model)
+
     @admin.display(ordering="interrupted_at", description="when")
-    def when(self, session: Any) -> str:
-        return local(session.interrupted_at)
+    def when(self, session: Any) -> SafeString:
+        day, _, time = local(session.interrupted_at).partition(" ")
+        return format_html("{}<br>{}", day, time)
 
     @admin.display(description="outcome")
     def outcome_badge(self, session: Any) -> SafeString | str:
@@ -248,7 +262,7 @@ class InterruptedSessionAdmin(
         if session.gap_ms is None:
             return _figure("-")
         words = lasting(session.gap_ms)
-        return _figure(f"{words} (noticed)" if session.noticed else words)
+        return format_html("{}<br>noticed", words) if session.noticed else format_html("{}", words)
 
     @admin.display(description="billed")
     def billed(self, session: Any) -> SafeString:
@@ -259,6 +273,11 @@ class InterruptedSessionAdmin(
         shown = badge(session.review)
         assignee = getattr(getattr(session, "looked_into", None), "assignee", None)
         return format_html("{} {}", shown, assignee) if assignee is not None else shown
+
+
+def clipped(words: str) -> SafeString:
+    """What others have named, on one line however long it is; whole for who points at it."""
+    return format_html('<span class="unbroken-clip" title="{}">{}</span>', words, words or "-")
 
 
 def _figure(words: str) -> SafeString:

@@ -88,7 +88,9 @@ class Gap:
         if self.open:
             return "never went on"
         beyond = self.interruption.beyond_ms
-        return duration(self.end - self.start) if beyond is None else milliseconds(beyond)
+        if beyond is None:
+            return duration(self.end - self.start)
+        return milliseconds(beyond) if beyond >= 0.5 else "no wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class Picture:
         rows += [Row(one.start, one.end, "A reader was connected.") for one in self.visits]
         rows += [Row(one.start, one.end, _of_absence(one)) for one in self.absences]
         rows += [
-            Row(one.start, one.end, f"{one.count} signs of life due to the reader.")
+            Row(one.start, one.end, f"{signs_of_life(one.count)} due to the reader.")
             for one in self.silences
         ]
         rows += [Row(event.at, None, sentence(event)) for event in self.moments]
@@ -184,7 +186,7 @@ def picture_of(
         Gap(
             one,
             _within(_silent_since(one, facts.tries), start, end),
-            _upto(one.at, one.until, end),
+            _upto(one.at, _went_on(one, facts.tries), end),
             one.until is None,
         )
         for one in story.interruptions[-MOST_TRIES:]
@@ -228,6 +230,18 @@ def _silent_since(one: Interruption, tries: Sequence[Try]) -> datetime:
         and (token_at := _last_token_at(attempt)) is not None
     ]
     return min(max(last, default=one.at), one.at)
+
+
+def _went_on(one: Interruption, tries: Sequence[Try]) -> datetime | None:
+    """When the next token was there. A reader may have had to wait for longer, in an absence."""
+    if one.until is None:
+        return None
+    first = [
+        attempt.first_token_at
+        for attempt in tries
+        if attempt.first_token_at is not None and (attempt.first_seq or 0) > one.seq
+    ]
+    return min([one.until, *(token_at for token_at in first if token_at >= one.at)])
 
 
 def _last_token_at(one: Try) -> datetime | None:
@@ -349,6 +363,11 @@ def _cursors(facts: Facts) -> tuple[tuple[datetime, int], ...]:
     return tuple(known[-MOST_VISITS:])
 
 
+def signs_of_life(count: int) -> str:
+    """``3 signs of life``"""
+    return f"{count:,} sign{'' if count == 1 else 's'} of life"
+
+
 def _of_bar(bar: Bar) -> str:
     one = bar.attempt
     joined = f", {word(GRADES, one.grade)}" if one.grade else ""
@@ -361,7 +380,9 @@ def _of_gap(gap: Gap) -> str:
     if gap.open:
         return f"No tokens after token {one.seq}: it never went on."
     on = f" on {one.next_node}" if one.next_node else ""
-    usual = "" if one.beyond_ms is None else f", {gap.words} beyond the usual pace"
+    usual = (
+        "" if one.beyond_ms is None else f", {milliseconds(one.beyond_ms)} beyond the usual pace"
+    )
     return (
         f"No tokens for {duration(gap.end - gap.start)} after token {one.seq}{usual};"
         f" then it went on{on}."

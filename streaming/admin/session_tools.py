@@ -27,7 +27,7 @@ from streaming.admin.session_export import WithExport, export_selected
 from streaming.admin.tenancy import may_see, scopes_itself
 from streaming.core.outcome import Review
 from streaming.models import StreamSession
-from streaming.services import reviews, session_actions
+from streaming.services import retention, reviews, session_actions
 from streaming.services.refused import Refused
 from streaming.services.session_actions import Standing
 
@@ -37,6 +37,7 @@ MANY = f"At most {MOST_AT_ONCE} sessions at once."
 STOP = "streaming.stop_session"
 CONTINUE = "streaming.continue_session"
 REVIEW = reviews.PERMISSION
+PURGE = "streaming.purge_content"
 
 Act = Callable[[HttpRequest, StreamSession, Mapping[str, Any]], object]
 
@@ -99,6 +100,16 @@ def _assign(request: HttpRequest, session: StreamSession, said: Mapping[str, Any
     reviews.assign(session.pk, user=user, by=actor_of(request))
 
 
+def _purged(session: StreamSession, standing: Standing | None) -> tuple[str, bool]:
+    if standing is None:
+        return "is not there any more", False
+    if standing.purged:
+        return "was purged before", False
+    if not standing.ended:
+        return "has not ended: it has to be stopped first", False
+    return "its request and its answer are forgotten", True
+
+
 def _looked_into(session: StreamSession) -> str:
     review = getattr(session, "looked_into", None)
     if review is None or review.assignee is None:
@@ -112,6 +123,10 @@ def _may_stop(session: StreamSession, standing: Standing | None) -> bool:
 
 def _may_continue(session: StreamSession, standing: Standing | None) -> bool:
     return standing is not None and not standing.against_continuing
+
+
+def _may_purge(session: StreamSession, standing: Standing | None) -> bool:
+    return session.ended_at is not None and session.purged_at is None
 
 
 def _is_reviewed(session: StreamSession, standing: Standing | None = None) -> bool:
@@ -177,6 +192,16 @@ DEEDS = {
             lambda request, session, said: reviews.reopen(session.pk, by=actor_of(request)),
             _reopened, _is_reviewed,
         ),
+        Deed(
+            "purge", "Purge content", PURGE,
+            "What was asked and answered in these sessions goes at once, and cannot be had back. Their "
+            "figures stay, and their readers are told that it is gone.",
+            "Content purged.",
+            lambda request, session, said: retention.purge_session(
+                session.pk, by=actor_of(request)
+            ),
+            _purged, _may_purge,
+        ),
     )
 }  # fmt: skip
 
@@ -222,6 +247,9 @@ class WithSessionTools(WithExport, WithPages):
 
     def has_continue_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(CONTINUE)
+
+    def has_purge_content_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(PURGE)
 
     def has_review_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(REVIEW)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.db import transaction
 from django.http import HttpRequest
 
 from streaming.admin.audited import AuditedAdmin, actor_of
+from streaming.admin.end_users import WithEndUsers
 from streaming.admin.tenancy import LimitedChoices, OfTenant, is_limited
 from streaming.models import Tenant, TenantMember
 from streaming.services.members import note_member
+from streaming.services.partitions import make_partitions
 
 
 class MemberInline(LimitedChoices, admin.TabularInline):
@@ -26,7 +29,7 @@ class MemberInline(LimitedChoices, admin.TabularInline):
 
 
 @admin.register(Tenant)
-class TenantAdmin(OfTenant, AuditedAdmin):
+class TenantAdmin(OfTenant, WithEndUsers, AuditedAdmin):
     tenant_path = "pk"
     audited_as = "tenant"
     told = ("content_days", "metadata_days", "support_sees_content")
@@ -39,6 +42,11 @@ class TenantAdmin(OfTenant, AuditedAdmin):
     ]  # fmt: skip
     readonly_fields = ["created_at"]
     inlines = [MemberInline]
+
+    def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        # The first sessions with other days begin before the next task does.
+        transaction.on_commit(make_partitions)
 
     def audit_subject(self, obj: Tenant) -> tuple[str, int | None]:
         return f"tenant:{obj.name}", obj.pk

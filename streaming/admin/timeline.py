@@ -8,7 +8,7 @@ from datetime import datetime
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from streaming.admin.picture import Bar, Picture
+from streaming.admin.picture import Bar, Picture, signs_of_life
 from streaming.admin.plain_text import named
 from streaming.admin.timescale import Scale
 from streaming.admin.words import ENDS, GRADES, KINDS, LEAVINGS, sentence, word
@@ -215,7 +215,7 @@ class _Drawing:
             return
         middle = self._lane("Signs of life", NARROW, "")
         for silence in silences:
-            about = f"{silence.count} signs of life were due to the reader while it was silent"
+            about = f"{signs_of_life(silence.count)} due to the reader while no token came"
             strokes = "".join(
                 _line("ping", x, middle - 6, x, middle + 6)
                 for x in dict.fromkeys(round(self.scale.x(at), 1) for at in silence.pings)

@@ -27,3 +27,9 @@ def expiry_day(started: datetime, days: int) -> date:
 def began_before(today: date, days: int) -> datetime:
     """What began before this moment has been kept for ``days``, as of ``today``."""
     return datetime.combine(today - timedelta(days=days), time(), UTC)
+
+
+def longer_than_content(content_days: int, metadata_days: int) -> bool:
+    """Whether metadata is kept for at least as long as content. (Content that is kept for ever keeps
+    its metadata, whatever was said of that.)"""
+    return FOR_EVER in (content_days, metadata_days) or metadata_days >= content_days

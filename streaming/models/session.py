@@ -123,7 +123,7 @@ class StreamSession(models.Model):
             models.Index(
                 fields=["review", "-interrupted_at"],
                 name="session_to_review",
-                condition=models.Q(review__in=["needed", "assigned"]),
+                condition=~models.Q(review=""),
             ),
             models.Index(
                 fields=["-interrupted_at"],

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
 from django.utils import timezone
+
+from streaming.conf import conf
+from streaming.core.retention import longer_than_content
 
 
 class Tenant(models.Model):
@@ -35,6 +39,15 @@ class Tenant(models.Model):
 
     def __str__(self) -> str:
         return self.display_name or self.name
+
+    def clean(self) -> None:
+        """Raises ``ValidationError`` where metadata would go before content."""
+        content = conf().content_days if self.content_days is None else self.content_days
+        metadata = conf().metadata_days if self.metadata_days is None else self.metadata_days
+        if not longer_than_content(content, metadata):
+            raise ValidationError(
+                {"metadata_days": f"Content is kept for {content} days: not less. 0 is for ever."}
+            )
 
 
 class ApiKey(models.Model):

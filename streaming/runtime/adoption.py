@@ -290,10 +290,13 @@ WHERE s.ended_at IS NULL AND CASE WHEN s.state = 'suspended' THEN s.resume_until
 LIMIT 50
 """
 
-# What somebody at the support desk wants continued although nobody has come back for it.
-TO_CONTINUE = """
-SELECT f.session_id FROM session_fence f JOIN streaming_streamsession s ON s.id = f.session_id
-WHERE f.continue_requested AND s.state = 'suspended' AND s.resume_until >= now() LIMIT 50
+# What somebody at the support desk wants continued although nobody has come back for it, and what was
+# told to stop in the moment in which it was suspended: whoever had it has not seen that any more.
+WANTED = """
+SELECT f.session_id, f.stop_requested FROM session_fence f
+JOIN streaming_streamsession s ON s.id = f.session_id
+WHERE s.state = 'suspended' AND s.ended_at IS NULL
+AND (f.stop_requested OR f.continue_requested AND s.resume_until >= now()) LIMIT 50
 """
 
 OWNED = """

@@ -376,14 +376,15 @@ class Gateway:
         async with self._upkeep.connection() as connection:
             cursor = await connection.execute(adoption.ORPHANS, (conf().grace_seconds,))
             orphans = await cursor.fetchall()
-            cursor = await connection.execute(adoption.TO_CONTINUE)
-            to_continue = [row[0] for row in await cursor.fetchall()]
+            cursor = await connection.execute(adoption.WANTED)
+            wanted = await cursor.fetchall()
             cursor = await connection.execute(adoption.OWNED, (self.instance_id,))
             owned = {row[0] for row in await cursor.fetchall()}
         for session_id, on_disconnect, suspended in orphans:
             end = adoption.end_of_orphan(on_disconnect, suspended)
             await self.adopt([session_id], end.cause if end else "gateway_crash", end)
-        await self.adopt(to_continue, "continued_by_staff")
+        await self.adopt([pk for pk, to_stop in wanted if not to_stop], "continued_by_staff")
+        await self.adopt([pk for pk, to_stop in wanted if to_stop], "client_stop")
         now_unserved = owned - self.sessions.keys() - self._adopting
         await self.adopt(now_unserved & unserved, "runner_lost")
         return now_unserved

@@ -16,6 +16,7 @@ import psycopg
 class IncidentKind(enum.StrEnum):
     KV_NOT_RECLAIMED = "kv_not_reclaimed"  # requests without a session run on a node
     KV_FRAGMENTED = "kv_fragmented"  # a node's cache stays occupied after it was reset
+    CONTENT_OVERDUE = "content_overdue"  # content is there for longer than was agreed
     SWEEPER_SILENT = "sweeper_silent"  # Celery's beat or worker does nothing
 
 

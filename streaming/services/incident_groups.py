@@ -27,7 +27,7 @@ MOMENT = timedelta(seconds=30)
 QUIET = timedelta(seconds=60)
 """An incident that nobody was hit by for so long is over."""
 
-ADVISORY_CLASS = 0x554E44  # others have other classes
+ADVISORY_CLASS = 0x554E45  # others have other classes
 GROUPING = 0
 OF_READERS = frozenset({Blame.CLIENT_GONE.value, Blame.CLIENT_STOP.value})
 NETWORK = "the network"

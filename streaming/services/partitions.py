@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable
-from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from streaming.conf import conf
 from streaming.core.retention import KEPT, expiry_day
@@ -45,16 +44,16 @@ an earlier moment, too."""
 _WAITED_FOR = """
 SELECT 1 FROM streaming_streamsession WHERE expires_on = %s AND purged_at IS NULL LIMIT 1
 """
-_DELETE_PURGED = """
-DELETE FROM {table} WHERE ctid = ANY(ARRAY(
-    SELECT c.ctid FROM {table} c JOIN streaming_streamsession s ON s.id = c.session_id
-    WHERE s.purged_at IS NOT NULL LIMIT %s
+# By their place in the partition, which is one: the day is given as a value.
+_DELETE_PURGED = f"""
+DELETE FROM {TABLE} WHERE expires_on = %(day)s AND ctid = ANY(ARRAY(
+    SELECT c.ctid FROM {TABLE} c JOIN streaming_streamsession s ON s.id = c.session_id
+    WHERE c.expires_on = %(day)s AND s.purged_at IS NOT NULL LIMIT %(most)s
 ))
 """
 DELETED_AT_ONCE = 50_000
 
 _THERE = "SELECT 1 FROM pg_class WHERE oid = to_regclass(%s)"
-_IN_DEFAULT = f"SELECT 1 FROM {OTHERS} WHERE expires_on = %s LIMIT 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def make_partitions(also: Collection[date] = ()) -> int:
         return 0  # migrated backwards
     there = {partition.day for partition in partitions()}
     missing = [Partition(day) for day in sorted((_needed() | {*also} - {KEPT}) - there)]
-    return sum(_patiently(_attach, partition) for partition in missing)
+    return sum(_patiently("streaming_make_partition", partition) for partition in missing)
 
 
 def due() -> list[Partition]:
@@ -113,14 +112,22 @@ def drop_partitions() -> dict[str, int]:
         # The rows go first: only who reads those very rows could be in the way.
         if rows(_WAITED_FOR, partition.day):
             deleted += _delete_purged(partition)
-        elif _patiently(_empty, partition) and _patiently(_drop, partition):
-            dropped += 1
+        elif _patiently("streaming_empty_partition", partition):
+            dropped += _patiently("streaming_drop_partition", partition)
     return {"dropped": dropped, "deleted": deleted}
 
 
+def held() -> list[Partition]:
+    """Those that should have gone the day before, and wait for no session: somebody reads them."""
+    return [
+        partition
+        for partition in due()
+        if partition.day < today() and not rows(_WAITED_FOR, partition.day)
+    ]
+
+
 def _delete_purged(partition: Partition) -> int:
-    statement = SQL(_DELETE_PURGED).format(table=Identifier(partition.table))
-    return changed(statement, DELETED_AT_ONCE)
+    return changed(_DELETE_PURGED, {"day": partition.day, "most": DELETED_AT_ONCE})
 
 
 def _needed() -> set[date]:
@@ -136,48 +143,8 @@ def _needed() -> set[date]:
     return days - {KEPT}
 
 
-def _attach(partition: Partition) -> bool:
-    """Make it, unless the default partition has rows of that day: they stay there, and so do those
-    that come, because to move them would keep flushes waiting."""
-    if rows(_THERE, partition.table) or rows(_IN_DEFAULT, partition.day):
-        return False
-    names = {"table": Identifier(partition.table), "parent": Identifier(TABLE)}
-    # Made first and attached then: CREATE … PARTITION OF would lock all of the log.
-    _execute(SQL("CREATE TABLE {table} (LIKE {parent} INCLUDING DEFAULTS)").format(**names))
-    _execute(
-        SQL(
-            "ALTER TABLE {parent} ATTACH PARTITION {table} FOR VALUES FROM ({day}) TO ({next})"
-        ).format(
-            **names,
-            day=Literal(partition.day.isoformat()),
-            next=Literal((partition.day + timedelta(days=1)).isoformat()),
-        )
-    )
-    return True
-
-
-def _empty(partition: Partition) -> bool:
-    """Let its rows go, unless one of its sessions is to be kept."""
-    table = Identifier(partition.table)
-    _execute(SQL("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE").format(table=table))
-    if rows(_WAITED_FOR, partition.day):
-        return False
-    _execute(SQL("TRUNCATE {table}").format(table=table))
-    return True
-
-
-def _drop(partition: Partition) -> bool:
-    """Take it out of the log: for a moment everybody else is locked out."""
-    names = {"table": Identifier(partition.table), "parent": Identifier(TABLE)}
-    _execute(SQL("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE").format(**names))
-    if rows(SQL("SELECT 1 FROM {table} LIMIT 1").format(**names)):
-        return False
-    _execute(SQL("DROP TABLE {table}").format(**names))
-    return True
-
-
-def _patiently(work: Callable[[Partition], bool], partition: Partition) -> bool:
-    """Do it as soon as its locks can be had; False when they can't, or when others do it."""
+def _patiently(function: str, partition: Partition) -> bool:
+    """Call it as soon as its locks can be had; False when they can't, or when others are at it."""
     for attempt in range(TRIES):
         if attempt:
             time.sleep(PAUSE)
@@ -185,15 +152,11 @@ def _patiently(work: Callable[[Partition], bool], partition: Partition) -> bool:
             with transaction.atomic():
                 if not rows("SELECT pg_try_advisory_xact_lock(%s, 0)", LOCK_CLASS)[0][0]:
                     return False
-                _execute(SQL("SET LOCAL lock_timeout = {}").format(Literal(f"{PATIENCE_MS}ms")))
-                return work(partition)
+                rows("SELECT set_config('lock_timeout', %s, true)", f"{PATIENCE_MS}ms")
+                ((done,),) = rows(f"SELECT {function}(%s)", partition.day)
+                return bool(done)
         except OperationalError as exc:
             if not isinstance(exc.__cause__, (LockNotAvailable, DeadlockDetected)):
                 raise
     logger.info("%s is in use and stays as it is for now", partition.table)
     return False
-
-
-def _execute(statement: Composed) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)

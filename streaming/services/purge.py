@@ -21,7 +21,9 @@ from django.db import transaction
 
 from streaming.conf import conf
 from streaming.models import StreamSession
+from streaming.runtime.incidents import IncidentKind
 from streaming.services import audit, partitions
+from streaming.services.incidents import close_incident, open_incident
 from streaming.services.refused import Refused
 from streaming.services.sql import changed, rows
 
@@ -46,6 +48,20 @@ WHERE coalesce(t.content_days, %(days)s) BETWEEN 1 AND 100000 LIMIT %(batch)s
 _DAYS = """
 SELECT DISTINCT expires_on FROM streaming_streamsession WHERE id = ANY(%s)
 """
+
+# A day and more after it should have gone.
+_OVERDUE = """
+SELECT count(*) FROM streaming_tenant t CROSS JOIN LATERAL (
+    SELECT FROM streaming_streamsession s
+    WHERE s.tenant_id = t.id AND s.purged_at IS NULL
+    AND s.created_at < (%(today)s::date - coalesce(t.content_days, %(days)s) - 1)::timestamp
+        AT TIME ZONE 'UTC'
+    AND s.ended_at < now() - interval '1 day' LIMIT %(most)s
+) due
+WHERE coalesce(t.content_days, %(days)s) BETWEEN 1 AND 100000
+"""
+OVERDUE_COUNTED = 10_000
+"""At most, of each tenant."""
 
 # Before the rows go, what they alone say: which attempt produced which tokens. Of one whose process
 # died nobody else has written it down.
@@ -94,6 +110,22 @@ def purge_expired_content() -> dict[str, Any]:
     return {"purged": purged, "more": True}
 
 
+def watch_overdue() -> int:
+    """Open an incident while content is there a day longer than was agreed, or close it.
+
+    How many sessions that concerns; partitions that cannot be dropped count too.
+    """
+    sessions = int(rows(_OVERDUE, {**_as_of_now(), "most": OVERDUE_COUNTED})[0][0])
+    held = [partition.table for partition in partitions.held()]
+    if sessions or held:
+        open_incident(
+            IncidentKind.CONTENT_OVERDUE, "content", data={"sessions": sessions, "partitions": held}
+        )
+    else:
+        close_incident(IncidentKind.CONTENT_OVERDUE, "content")
+    return sessions + len(held)
+
+
 @transaction.atomic
 def purge_session(session_id: UUID, *, by: str) -> None:
     """Purge one session now. Raises ``Refused`` while it lives, and when it was purged before."""
@@ -109,7 +141,7 @@ def purge_session(session_id: UUID, *, by: str) -> None:
         raise Refused(f"The content of {session.reference} was purged before.")
     forget([session_id])
     audit.announce(
-        "content.purge",
+        "session.purge",
         actor=by,
         subject=f"session:{session_id}",
         tenant_id=session.tenant_id,
@@ -134,8 +166,13 @@ def forget(ids: Sequence[UUID], *, with_partition: bool = False) -> None:
 
 @transaction.atomic
 def _purge_batch() -> int:
-    expired = rows(_DUE, {"today": partitions.today(), "days": conf().content_days, "batch": BATCH})
+    expired = rows(_DUE, {**_as_of_now(), "batch": BATCH})
+
     ids = [row[0] for row in expired]
     if ids:
         forget(ids, with_partition=True)
     return len(ids)
+
+
+def _as_of_now() -> dict[str, Any]:
+    return {"today": partitions.today(), "days": conf().content_days}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import connection
-from psycopg.sql import Composed
 
 
-def rows(statement: str | Composed, *arguments: Any) -> list[tuple[Any, ...]]:
+def rows(statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
     """What the statement returns. A single mapping gives the arguments their names."""
     by_name = len(arguments) == 1 and isinstance(arguments[0], dict)
     with connection.cursor() as cursor:
@@ -16,7 +15,7 @@ def rows(statement: str | Composed, *arguments: Any) -> list[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
-def changed(statement: str | Composed, *arguments: Any) -> int:
+def changed(statement: str, *arguments: Any) -> int:
     """How many rows the statement has changed. A single mapping gives the arguments their names."""
     by_name = len(arguments) == 1 and isinstance(arguments[0], dict)
     with connection.cursor() as cursor:

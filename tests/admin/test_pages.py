@@ -43,11 +43,17 @@ def first_id(model: str):
     return apps.get_model("streaming", model).objects.values_list("pk", flat=True)[0]
 
 
+def list_and_detail(client, model: str, session) -> tuple[str, str]:
+    # Rows of the log are shown to who says of which session.
+    query = {"q": str(session.pk)} if model == "tokencheckpoint" else {}
+    return page(client, model, **query), page(client, model, "change", first_id(model), **query)
+
+
 @pytest.mark.parametrize("model", READ_ONLY + EDITABLE)
 def test_list_and_detail_open_and_escape(admin_client, support, model):
-    add_session()
+    session = add_session()
     for client in (admin_client, support):
-        for html in (page(client, model), page(client, model, "change", first_id(model))):
+        for html in list_and_detail(client, model, session):
             assert SCRIPT not in html
             assert "<script>alert" not in html
 
@@ -64,10 +70,10 @@ def test_what_gateways_write_cannot_be_changed_even_by_a_superuser(admin_client,
 
 
 def test_no_page_shows_content_by_itself(admin_client, support):
-    add_session()
+    session = add_session()
     for client in (admin_client, support):
         for model in READ_ONLY:
-            for html in (page(client, model), page(client, model, "change", first_id(model))):
+            for html in list_and_detail(client, model, session):
                 assert not any(content in html for content in CONTENT)
 
 
@@ -120,6 +126,17 @@ def test_other_tables_are_searched_by_session(admin_client, model):
     assert link in page(admin_client, model, q=str(session.pk))
     for term in (str(uuid7()), "nonsense"):
         assert link not in page(admin_client, model, q=term)
+
+
+def test_of_the_log_nothing_is_shown_to_who_does_not_say_of_which_session(admin_client):
+    session = add_session()
+    assert str(session.pk) not in page(admin_client, "tokencheckpoint")
+    url = reverse("admin:streaming_tokencheckpoint_change", args=[first_id("tokencheckpoint")])
+    assert admin_client.get(url).status_code == 302
+    listed = page(admin_client, "tokencheckpoint", q=str(session.pk))
+    assert f"{url}?_changelist_filters=q%3D{session.pk}" in listed
+    opened = admin_client.get(url, {"_changelist_filters": f"q={session.pk}"})
+    assert opened.status_code == 200
 
 
 def test_sessions_are_filtered(admin_client):

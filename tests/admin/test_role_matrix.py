@@ -98,6 +98,8 @@ PAGES: dict[str, set[str]] = {
     "billing_pricelist_prices": {FIN},
     "streaming_inferencenode_order": {OPS},
     "streaming_streamsession_do": {SUP},
+    "streaming_streamsession_evidence": {SUP},
+    "streaming_streamsession_evidence_json": {SUP},
     "streaming_streamsession_reveal": {REV},
 }
 PARTS = {

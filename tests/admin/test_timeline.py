@@ -285,3 +285,21 @@ def test_many_nodes_and_attempts_share_what_room_there_is():
 )  # fmt: skip
 def test_times_on_the_axis(milliseconds, words):
     assert since(timedelta(milliseconds=milliseconds)) == words
+
+
+def test_a_gap_is_over_with_the_next_token_whatever_its_reader_has_waited_for():
+    """The gateway dies after token 9; the answer goes on at once, and its reader never comes back."""
+    events = [
+        (0, "reader_joined", 0, {"reader": "1-1", "process": 1}),
+        (1100, "taken_over", 9, {"from": 1, "to": 2, "reason": "gateway_crash"}),
+    ]
+    died = attempt(
+        1, 0, 100, 1100, end_reason="gateway_crash", first_seq=1, last_seq=9, last_token_at=at(1000)
+    )
+    later = attempt(
+        2, 1110, 1200, 9000, kind="resumption", grade="exact", first_seq=10, last_seq=90
+    )
+    session = facts(died, later, events=events, ended=9000, tokens=90, delivered=9)
+    picture = picture_of(session, tell(session), [], now=at(9000), paces=PACES)
+    assert picture.gaps
+    assert {(gap.start, gap.end) for gap in picture.gaps if not gap.open} <= {(at(1000), at(1200))}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streaming.core.attribution import NO_INTERRUPTIONS, Blame
@@ -376,6 +376,8 @@ def test_durations(milliseconds, words):
     assert lasting(milliseconds) == words
 
 
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 moments = st.floats(-5, 100).map(at)
 maybe = st.none() | st.integers(0, 900)
 words = st.sampled_from(
@@ -406,11 +408,12 @@ courses = st.builds(
     error_code=st.sampled_from(["", "seam_refused", "engine_rejected"]), cause=words,
     created_at=moments, first_token_at=st.none() | moments, ended_at=st.none() | moments,
     tokens=st.integers(0, 900), delivered=st.integers(0, 900),
-    tries=st.lists(tries, max_size=6).map(tuple),
-    happenings=st.lists(happenings, max_size=10).map(tuple), charged=maybe,
+    tries=st.lists(tries, max_size=4).map(tuple),
+    happenings=st.lists(happenings, max_size=7).map(tuple), charged=maybe,
 )  # fmt: skip
 
 
+@unhurried
 @given(courses)
 def test_whatever_is_stored_can_be_told(told):
     story = tell(told)
@@ -430,6 +433,7 @@ def test_whatever_is_stored_can_be_told(told):
         assert one.back_at <= other.left_at
 
 
+@unhurried
 @given(courses)
 def test_the_order_in_which_it_was_noted_does_not_matter(told):
     turned = replace(told, tries=tuple(reversed(told.tries)))

@@ -78,6 +78,7 @@ def test_it_says_what_it_has_made():
 def test_they_are_explained():
     seed(sessions=300, billing="never")
     assert not ChangedSession.objects.exists()
+    assert StreamSession.objects.filter(review="reviewed").exists()
     found = set(StreamSession.objects.values_list("outcome", flat=True))
     assert found >= {"", *(outcome.value for outcome in (Outcome.RECOVERED, Outcome.LEFT))}
     # Storms are incidents, one of them in the last night, and one of a gateway.

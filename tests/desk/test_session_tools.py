@@ -21,6 +21,7 @@ pytestmark = pytest.mark.django_db
 DEEDS = {
     "stop": "stop_session", "continue": "continue_session", "take": "review_session",
     "assign": "review_session", "review": "review_session", "reopen": "review_session",
+    "purge": "purge_content",
 }  # fmt: skip
 SAID = {"review": {"note": "out of memory", "ticket": "T-1"}}
 
@@ -35,6 +36,10 @@ def waiting(**columns) -> StreamSession:
 def for_deed(name: str) -> StreamSession:
     """A session to which it can be done."""
     session = waiting()
+    if name == "purge":
+        StreamSession.objects.filter(pk=session.pk).update(
+            state="completed", ended_at=timezone.now()
+        )
     if name == "reopen":
         SessionReview.objects.create(session=session, reviewed_by="user:sam")
         StreamSession.objects.filter(pk=session.pk).update(review="reviewed")
@@ -70,7 +75,7 @@ def test_each_asks_first_and_is_then_done_once(name):
 @pytest.mark.parametrize("name", DEEDS)
 def test_each_takes_its_permission(name):
     session = for_deed(name)
-    others = {"stop_session", "continue_session", "review_session"} - {DEEDS[name]}
+    others = {"stop_session", "continue_session", "review_session", "purge_content"} - {DEEDS[name]}
     client = logged_in(member("pat", ["view_streamsession", ALL, *others]))
     assert f"/do/{name}/" not in client.get(page_of(session)).text
     assert client.get(deed(name, session)).status_code == 403

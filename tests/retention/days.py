@@ -20,12 +20,18 @@ def due_partition() -> Partition:
     """The one of today, as it was made a month ago."""
     partition = Partition(today())
     with connection.cursor() as cursor:
-        cursor.execute(f"CREATE TABLE {partition.table} (LIKE {TABLE} INCLUDING DEFAULTS)")
-        cursor.execute(
-            f"ALTER TABLE {TABLE} ATTACH PARTITION {partition.table} FOR VALUES"
-            f" FROM ('{partition.day}') TO ('{partition.day + timedelta(days=1)}')"
-        )
+        for statement in making(partition):
+            cursor.execute(statement)
     return partition
+
+
+def making(partition: Partition) -> tuple[str, str]:
+    """The statements that make it."""
+    return (
+        f"CREATE TABLE {partition.table} (LIKE {TABLE} INCLUDING DEFAULTS)",
+        f"ALTER TABLE {TABLE} ATTACH PARTITION {partition.table} FOR VALUES"
+        f" FROM ('{partition.day}') TO ('{partition.day + timedelta(days=1)}')",
+    )
 
 
 def long_ago(*sessions: StreamSession, days: int = 40) -> datetime:

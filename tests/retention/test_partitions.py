@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 import orjson
 import psycopg
 import pytest
-from django.db import connection
+from django.db import ProgrammingError, connection
 from django.utils import timezone
 
 from streaming.conf import conf
@@ -215,6 +216,50 @@ def test_the_journal_goes_on_while_somebody_waits_for_a_partition():
     assert len(written) > partitions.TRIES
     assert TokenCheckpoint.objects.of(live).count() == len(written) + 1
     assert drop_partitions()["dropped"] == 1
+
+
+def test_it_is_all_done_by_a_role_that_owns_nothing():
+    partition = due_partition()
+    gone = add_session(None, 3, expires_on=partition.day)
+    live = add_session(None, 3, expires_on=partition.day)
+    StreamSession.objects.filter(pk=live.pk).update(created_at=long_ago(gone))
+    Tenant.objects.create(name="own", content_days=5)
+    with as_application():
+        assert make_partitions() == partitions.AHEAD + 1
+        assert purge_expired_content()["purged"] == 1
+        assert drop_partitions() == {"dropped": 0, "deleted": 1}
+        StreamSession.objects.filter(pk=live.pk).update(ended_at=timezone.now())
+        purge_session(live.pk, by="user:alice")
+        assert drop_partitions() == {"dropped": 1, "deleted": 0}
+
+
+@contextmanager
+def as_application() -> Iterator[None]:
+    """As the role that docs/audit.md gives to gateways and workers."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE retention_app")
+        try:
+            cursor.execute("GRANT USAGE ON SCHEMA public TO retention_app")
+            for what in ("SELECT, INSERT, UPDATE, DELETE ON ALL TABLES", "USAGE ON ALL SEQUENCES"):
+                cursor.execute(f"GRANT {what} IN SCHEMA public TO retention_app")
+            cursor.execute("SET ROLE retention_app")
+            yield
+        finally:
+            cursor.execute("RESET ROLE")
+            cursor.execute("DROP OWNED BY retention_app")
+            cursor.execute("DROP ROLE retention_app")
+
+
+def test_a_function_that_runs_as_the_owner_refuses_what_must_not_be():
+    ahead = today() + timedelta(days=conf().content_days + 1)
+    with connection.cursor() as cursor:
+        with pytest.raises(ProgrammingError, match="no content leaves on"):
+            cursor.execute("SELECT streaming_make_partition('1999-01-01')")
+        cursor.execute("SELECT streaming_empty_partition(%s)", [ahead])
+        assert cursor.fetchone() == (False,)
+        cursor.execute("SELECT streaming_drop_partition(%s)", [ahead])
+        assert cursor.fetchone() == (False,)
+    assert ahead in days_there()
 
 
 def test_two_runs_at_once_drop_a_partition_once():

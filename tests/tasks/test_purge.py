@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from streaming.models import Attempt, SessionFence, StreamSession, Tenant, TokenCheckpoint
+from streaming.core.ids import uuid7
+from streaming.models import (
+    Attempt,
+    OutboxMessage,
+    SessionFence,
+    StreamSession,
+    Tenant,
+    TokenCheckpoint,
+)
 from streaming.services import purge
 from streaming.services.purge import purge_expired_content
-from tests.durability.reader import Readers, question
-from tests.engine_simulator.process import SimulatorProcess
+from streaming.services.refused import Refused
 from tests.tasks.rows import add_attempt, add_session, run_together
 
 database = pytest.mark.django_db(transaction=True)
@@ -86,26 +93,45 @@ def test_what_takes_longer_goes_on_in_another_run(monkeypatch):
     assert purge_expired_content() == {"purged": 1, "more": True}
 
 
-async def test_a_purged_session_is_gone_for_its_readers(start_stack):
-    with SimulatorProcess() as engine:
-        stack = start_stack(engine_nodes=[f"a=vllm+{engine.url}"])
-        key = stack.api_key()
-        async with Readers(stack.gateway().url, key) as readers:
-            seen = await readers.ask(question("Hello", 20), headers={"idempotency-key": "k"})
-            assert seen.is_whole
-            stack.sql(
-                "UPDATE streaming_streamsession SET ended_at = now() - interval '40 days',"
-                " created_at = now() - interval '40 days'"
-            )
-            stack.manage("shell", "-c", PURGE)
-            assert stack.sql("SELECT count(*) FROM streaming_tokencheckpoint") == [(0,)]
-            url = f"/v1/sessions/{seen.session_id}/events"
-            async with readers.client.get(url) as response:
-                assert response.status == 410
-            again = await readers.ask(question("Hello", 20), headers={"idempotency-key": "k"})
-            assert again.status == 410
-            async with readers.client.get(f"/v1/sessions/{seen.session_id}") as response:
-                assert response.status == 200
+@database
+def test_what_only_the_log_says_of_attempts_is_kept():
+    """Of an attempt whose gateway died nobody else has written down what it produced."""
+    session = ended(31)
+    Attempt.objects.update(last_seq=None)
+    digest = bytes(TokenCheckpoint.objects.get().digest)
+    purge_expired_content()
+    attempt = Attempt.objects.get(session=session)
+    assert (attempt.first_seq, attempt.last_seq) == (1, 3)
+    assert bytes(attempt.log_digest) == digest
 
 
-PURGE = "from streaming.services.purge import purge_expired_content as p; print(p())"
+@database
+def test_one_session_by_hand():
+    session = ended(1)
+    purge.purge_session(session.pk, by="user:alice")
+    session.refresh_from_db()
+    assert session.purged_at is not None
+    assert not TokenCheckpoint.objects.exists()
+    said = OutboxMessage.objects.get(kind="audit")
+    assert (said.session_id, said.data["action"]) == (session.pk, "session.purge")
+    assert said.data["actor"] == "user:alice"
+    with pytest.raises(Refused, match="before"):
+        purge.purge_session(session.pk, by="user:alice")
+
+
+@database
+def test_no_session_that_lives_is_purged_by_hand():
+    session = add_session(None, 3, state="suspended")
+    with pytest.raises(Refused, match="stop it first"):
+        purge.purge_session(session.pk, by="user:alice")
+    with pytest.raises(Refused, match="no such"):
+        purge.purge_session(uuid7(), by="user:alice")
+    assert TokenCheckpoint.objects.exists()
+    assert not OutboxMessage.objects.exists()
+
+
+@database
+def test_a_reader_that_saw_the_end_has_time_to_read_it():
+    session = ended(40)
+    StreamSession.objects.filter(pk=session.pk).update(ended_at=timezone.now())
+    assert purge_expired_content()["purged"] == 0

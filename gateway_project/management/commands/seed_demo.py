@@ -17,7 +17,7 @@ from django.db import connection
 from django.utils import timezone
 
 from billing.services.settlement import settle_due
-from gateway_project.demo import calendar, fleet, real
+from gateway_project.demo import calendar, desk, fleet, real
 from gateway_project.demo.copying import COLUMNS, written
 from streaming.client import NetworkError, ServerError
 from streaming.management.operator import operator_name
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         parser.add_argument("--days", type=float, default=14.0, metavar="D", help="how far back")
         parser.add_argument("--tenants", type=int, default=4, metavar="T")
         parser.add_argument(
-            "--seed", type=int, default=1, metavar="S", help="other data by another"
+            "--seed", type=int, metavar="S", help="the same data again (default: always others)"
         )
         parser.add_argument(
             "--billing",
@@ -93,6 +93,7 @@ class Command(BaseCommand):
         if options["real"]:
             self._play(world, chance, options)
         self._explain()
+        self.stdout.write(f"{desk.review(chance, by=operator_name())} sessions reviewed.")
         if billing == "now":
             self._settle()
         self.stdout.write(f"Seed {seed}.")

@@ -27,7 +27,7 @@ def test_many_lines_in_little_memory(count):
     story = ended_session(TOKENS)
     settle(story)
     Attempt.objects.update(engine_completion_tokens=TOKENS)
-    _repeat(count - 1)
+    repeat(count - 1)
     now = timezone.now()
     reconcile(period_at(add_tenant("other").pk, now))  # what is imported and cached once
     process = psutil.Process()
@@ -41,7 +41,7 @@ def test_many_lines_in_little_memory(count):
     assert grown < MEMORY
 
 
-def _repeat(times: int) -> None:
+def repeat(times: int) -> None:
     """Have the one session that there is so many times more, with all of its rows."""
     first = Settlement.objects.get().pk
     made = {"session_id": "made.id", "usage_id": "made.id"}
