@@ -59,7 +59,12 @@ def _add_books() -> None:
     settle_due()
 
 
-LISTS = ["streaming_streamsession", "streaming_inferencenode", "billing_ledgerentry"]
+LISTS = [
+    "streaming_streamsession",
+    "streaming_interruptedsession",
+    "streaming_inferencenode",
+    "billing_ledgerentry",
+]
 ROWS = [
     "streaming_streamsession", "streaming_inferencenode", "streaming_incident", "streaming_tenant",
     "billing_usagerecord", "billing_billingperiod", "auth_user",
