@@ -97,12 +97,7 @@ def fill(name: str) -> Tenant:
 
 def fill_both() -> dict[str, Tenant]:
     """Both tenants; of the model admins that belong to tenants each has a row of both."""
-    incident = Incident.objects.create(kind="interruption", subject="gpu-a", cause="engine_oom")
     tenants = {name: fill(name) for name in (OURS, THEIRS)}
-    BulkCredit.objects.create(
-        pk=incident.pk, incident=incident, which="all", percent=50, reason="the outage",
-        state="waiting", requested_by="user:sam", requested_at=timezone.now(),
-    )  # fmt: skip
     InferenceNode.objects.update(source=InferenceNode.Source.ADMIN)  # else nobody can remove it
     assert PriceList.objects.filter(tenant=tenants[OURS]).exists()
     assert CreditRequest.objects.count() == 2
