@@ -17,6 +17,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import ForeignKey, Model, QuerySet
 from django.http import HttpRequest
 
+from streaming.admin.lookups import OfferedLookups
 from streaming.models import Tenant, TenantMember
 
 ALL_TENANTS = "streaming.all_tenants"
@@ -104,7 +105,7 @@ class LimitedChoices(admin.options.BaseModelAdmin):
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
 
-class Scoped(LimitedChoices, admin.ModelAdmin):
+class Scoped(LimitedChoices, OfferedLookups):
     """Either of the two below."""
 
 
