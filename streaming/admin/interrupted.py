@@ -18,7 +18,7 @@ from streaming.admin.badges import badge
 from streaming.admin.days import SparseDates
 from streaming.admin.filters import ByTenant, WithRowFilters
 from streaming.admin.finance import finance
-from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.read_only import EstimatingPaginator, ReadOnlyAdmin
 from streaming.admin.session_search import FoundList, SearchSessions
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant, is_limited
@@ -147,6 +147,12 @@ def values_of(column: str) -> list[str]:
         return [value for (value,) in cursor.fetchall()]
 
 
+class QuickPaginator(EstimatingPaginator):
+    """The interrupted ones lie scattered over their table: to count them is to read as many pages."""
+
+    exact_up_to = 5_000
+
+
 class InterruptedList(FoundList):
     """Asks once for what the sessions of the page were charged."""
 
@@ -177,6 +183,7 @@ class InterruptedSessionAdmin(
         ByOutcome, ByReview, Noticed, ByBlame, ByNode, ByModel, ByTenant,
     ]  # fmt: skip
     sortable_by = ["when"]
+    paginator = QuickPaginator
     date_hierarchy = "interrupted_at"
     ordering = ["-interrupted_at"]
 

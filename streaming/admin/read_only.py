@@ -55,11 +55,13 @@ class EstimatingPaginator(Paginator):
     Of a whole table it is in the catalogue, of a filtered one in the plan of the query.
     """
 
+    exact_up_to = EXACT_UP_TO
+
     @cached_property
     def count(self) -> int:
         query = self.object_list.query  # type: ignore[attr-defined]
         estimate = self._planned() if query.where else _rows_of(query.model._meta.db_table)
-        return estimate if estimate > EXACT_UP_TO else super().count
+        return estimate if estimate > self.exact_up_to else super().count
 
     def _planned(self) -> int:
         rows: QuerySet[Any] = self.object_list  # type: ignore[assignment]
