@@ -40,7 +40,7 @@ class BulkCredit(models.Model):
     requested_by = models.CharField(max_length=150)
     requested_at = models.DateTimeField()
     decided_by = models.CharField(
-        max_length=150, blank=True, help_text="The second person; empty: none was needed, or yet."
+        max_length=150, blank=True, help_text="The second person; empty: nobody has, or need."
     )
     decided_at = models.DateTimeField(null=True)
 

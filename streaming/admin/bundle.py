@@ -20,7 +20,7 @@ from django.utils.crypto import salted_hmac
 
 from streaming.admin.answer import parts_of
 from streaming.admin.case import Case, case_of
-from streaming.admin.finance import finance
+from streaming.admin.finance import AuditRow, finance
 from streaming.admin.words import RECLAIMS, sentence, token_of, word
 from streaming.models import Attempt, StreamSession
 
@@ -40,9 +40,13 @@ ATTEMPT_COLUMNS = (
     "repeated_tokens", "reclaim", "reclaimed_at",
 )  # fmt: skip
 MASKED = "masked: may quote content"
+OF_NO_MONEY = ("session.", "content.", "evidence.")
+"""How the actions begin that the audit log has of a session and that name no amounts."""
 
 
-def bundle(session_id: UUID, *, with_content: bool = False) -> dict[str, Any]:
+def bundle(
+    session_id: UUID, *, with_content: bool = False, with_billing: bool = True
+) -> dict[str, Any]:
     """The evidence as JSON: times in UTC, amounts and digests as strings.
 
     ``sha256`` is over all the rest, as ``canonical`` spells it. Raises ``StreamSession.DoesNotExist``.
@@ -50,10 +54,10 @@ def bundle(session_id: UUID, *, with_content: bool = False) -> dict[str, Any]:
     session = StreamSession.objects.select_related("tenant", "api_key", "owner", "fence").get(
         pk=session_id
     )
-    return bundle_of(case_of(session), with_content=with_content)
+    return bundle_of(case_of(session), with_content=with_content, with_billing=with_billing)
 
 
-def bundle_of(case: Case, *, with_content: bool) -> dict[str, Any]:
+def bundle_of(case: Case, *, with_content: bool, with_billing: bool) -> dict[str, Any]:
     """The same of what has been read already."""
     session = case.session
     told = {
@@ -78,12 +82,21 @@ def bundle_of(case: Case, *, with_content: bool) -> dict[str, Any]:
             for one in case.facts.happenings
         ],
         "log": _log(case),
-        "billing": finance().evidence(session.pk),
-        "audit": [dataclasses.asdict(row) for row in finance().audit_rows(session.pk)],
+        "billing": finance().evidence(session.pk) if with_billing else None,
+        "audit": [dataclasses.asdict(row) for row in audit_rows(session.pk, with_billing)],
         "content": _content(session) if with_content else None,
     }  # fmt: skip
     plain = json.loads(canonical(told))
     return {**plain, "sha256": hashlib.sha256(canonical(plain)).hexdigest()}
+
+
+def audit_rows(session_id: UUID, with_billing: bool) -> list[AuditRow]:
+    """What the audit log has of a session; without ``with_billing`` nothing of money."""
+    return [
+        row
+        for row in finance().audit_rows(session_id)
+        if with_billing or row.action.startswith(OF_NO_MONEY)
+    ]
 
 
 def canonical(told: Mapping[str, Any]) -> bytes:

@@ -14,6 +14,7 @@ from django.http import HttpRequest
 from streaming.admin.finance import finance
 from streaming.core import notice
 from streaming.core.outcome import Outcome, Review
+from streaming.core.wording import cause_in_words
 from streaming.models import Incident, StreamSession, Tenant
 from streaming.services.incident_figures import (
     Group,
@@ -46,6 +47,7 @@ def shown(request: HttpRequest, incident: Incident) -> dict[str, Any]:
     nodes = groups_of(sessions, "interrupted_node")
     found = nodes_named([group.name for group in nodes])
     return {
+        "cause": cause_in_words(incident.cause) if incident.cause else "",
         "figures": figures,
         "by_tenant": [(names.get(int(group.name)), group) for group in tenants],
         "by_model": groups_of(sessions, "model"),

@@ -19,7 +19,7 @@ from streaming.admin.days import SparseDates
 from streaming.admin.filters import ByTenant, WithRowFilters
 from streaming.admin.finance import finance
 from streaming.admin.read_only import ReadOnlyAdmin
-from streaming.admin.session_search import SearchSessions
+from streaming.admin.session_search import FoundList, SearchSessions
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant, is_limited
 from streaming.admin.times import local
@@ -147,7 +147,7 @@ def values_of(column: str) -> list[str]:
         return [value for (value,) in cursor.fetchall()]
 
 
-class InterruptedList(ChangeList):
+class InterruptedList(FoundList):
     """Asks once for what the sessions of the page were charged."""
 
     def get_results(self, request: HttpRequest) -> None:
@@ -160,7 +160,11 @@ class InterruptedList(ChangeList):
 
 @admin.register(InterruptedSession)
 class InterruptedSessionAdmin(
-    OfTenant, SearchSessions, WithRowFilters, WithSessionTools, ReadOnlyAdmin
+    OfTenant,
+    SearchSessions,
+    WithRowFilters,
+    WithSessionTools,
+    ReadOnlyAdmin,
 ):
     actions = session_tools.ACTIONS
     list_display = [

@@ -20,6 +20,7 @@ from streaming.admin.bundle import bundle_of
 from streaming.admin.case import case_of
 from streaming.admin.days import SparseDates
 from streaming.admin.evidence import ByCause
+from streaming.admin.finance import finance
 from streaming.admin.pages import Tool, require
 from streaming.admin.plain_text import named
 from streaming.admin.read_only import ReadOnlyAdmin
@@ -166,7 +167,11 @@ class StreamSessionAdmin(OfTenant, SearchSessions, WithSessionTools, ReadOnlyAdm
                 raise PermissionDenied
             content.reveal(request, session, form.cleaned_data["reason"])
         self._note_export(request, session, "json", with_content=with_content)
-        told = bundle_of(case_of(session), with_content=with_content)
+        told = bundle_of(
+            case_of(session),
+            with_content=with_content,
+            with_billing=bool(finance().session_panel(request, session)),
+        )
         response = JsonResponse(told, json_dumps_params={"indent": 2})
         name = f"session-{session.reference}-{session.pk}.json"
         response["Content-Disposition"] = f'attachment; filename="{name}"'

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from streaming.admin import answer
-from streaming.admin.bundle import end_user_digest
+from streaming.admin.bundle import audit_rows, end_user_digest
 from streaming.admin.case import Case
 from streaming.admin.content import without_words, words
 from streaming.admin.evidence import in_words
@@ -86,6 +86,7 @@ def context_of(request: HttpRequest, case: Case, *, revealed: bool) -> dict[str,
     outcome = case.story.outcome.value if case.story.outcome is not None else ""
     picture = case.picture
     rows = picture.rows()
+    billing = finance().session_panel(request, session)
     return {
         "case": case,
         "outcome": outcome,
@@ -112,8 +113,8 @@ def context_of(request: HttpRequest, case: Case, *, revealed: bool) -> dict[str,
         "revealed": revealed,
         "content": _content(case) if revealed and session.purged_at is None else None,
         "end_user_digest": end_user_digest(session),
-        "billing": finance().session_panel(request, session),
-        "audit": finance().audit_rows(session.pk),
+        "billing": billing,
+        "audit": audit_rows(session.pk, with_billing=bool(billing)),
     }  # fmt: skip
 
 

@@ -9,12 +9,15 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.urls import reverse
 
+from billing.services.settlement import settle_due
 from streaming.admin.bundle import MASKED, bundle, canonical
 from streaming.models import OutboxMessage, StreamSession, TokenCheckpoint
 from tests.admin.cases import add_course, at, recovered
+from tests.billing.rows import add_plan
 
 pytestmark = pytest.mark.django_db
 
+AMOUNT = "3.665"
 REASON = {"reason": "Ticket 4711: the answer stopped in the middle."}
 SECRETS = ("lighthouse", "word word", "visitor-7", "Tried to allocate", "CUDA")
 
@@ -146,3 +149,25 @@ def test_it_takes_two_permissions(client, django_user_model, permissions):
     for name in ("evidence", "evidence_json"):
         assert client.get(url_of(session, name)).status_code == 403
     assert announced() == []
+
+
+@pytest.mark.parametrize("sees_money", [True, False])
+def test_amounts_are_for_who_may_see_them(client, django_user_model, sees_money):
+    session = recovered()
+    add_plan(output="5000")
+    OutboxMessage.objects.create(session_id=session.pk, kind="session_ended", created_at=at(15_000))
+    settle_due()
+    user = django_user_model.objects.create_user("pat", password="x", is_staff=True)
+    wanted = {"all_tenants", "view_streamsession", "export_sessions"}
+    if sees_money:
+        wanted |= {"view_usagerecord", "view_ledgerentry"}
+    user.user_permissions.set(Permission.objects.filter(codename__in=wanted))
+    client.force_login(user)
+    told = client.get(url_of(session, "evidence_json")).json()
+    assert (told["billing"] is not None) is sees_money
+    assert "session.interrupted" in {row["action"] for row in told["audit"]}
+    pages = [client.get(url_of(session, name)).text for name in ("change", "evidence")]
+    for text in (json.dumps(told), *pages):
+        assert (AMOUNT in text) is sees_money
+    assert ("settlement" in {row["action"] for row in told["audit"]}) is sees_money
+    assert "and was charged for 733." in pages[0]  # tokens are no money

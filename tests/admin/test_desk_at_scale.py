@@ -105,9 +105,11 @@ def test_the_desk(admin_client, count, rows):
 def look_at_plans(url: str, statements: list[str]) -> None:
     indexes = set()
     for sql in statements:
-        if sql.lstrip(" (").startswith(("SELECT", "WITH")):
+        if sql.lstrip("\n (").startswith(("SELECT", "WITH")):
             plan = plan_of(sql)
             assert read_whole(plan) == [], (url, sql)
+            days = {name for name in led_by(plan) if name.startswith("checkpoints_")}
+            assert len(days) <= 1, (url, sql)  # a session's content is all in one partition
             indexes.update(name for name in led_by(plan) if os.environ.get("SHOW_PLANS"))
     if indexes:
         print(f"{'':>19}{', '.join(sorted(indexes))}")

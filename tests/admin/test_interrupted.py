@@ -89,6 +89,16 @@ def test_billed_tokens_are_asked_for_once(admin_client, till):
     assert till.asked == [{course.id for course in courses}]
 
 
+def test_what_can_be_done_to_those_chosen(admin_client):
+    (course,) = explained(lost())
+    html = admin_client.get(reverse(LIST)).content.decode()
+    for action in ("stop_selected", "review_selected", "export_selected"):
+        assert f'<option value="{action}">' in html
+    chosen = {"action": "export_selected", "_selected_action": str(course.id)}
+    answer = admin_client.post(reverse(LIST), chosen)
+    assert answer["Content-Type"].startswith("text/csv")
+
+
 def test_filters(admin_client, admin_user):
     a, b, c, d = explained(recovered(), lost("globex"), left(), normal())
     mine = lost(model="large")

@@ -5,29 +5,42 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 from django.contrib.auth.models import Group, User
 from django.core.management import call_command
+from django.utils import timezone
 from playwright.async_api import Browser, Page, expect
 
 from billing.services.settlement import settle_session
+from gateway_project.demo import courses, fleet
+from gateway_project.demo.answers import answer
+from gateway_project.demo.copying import Batch
+from gateway_project.demo.course import Course
+from gateway_project.demo.faults import FAULTS
+from gateway_project.demo.session_rows import write
 from streaming.models import StreamSession
+from streaming.services.explaining import explain_all
 from tests.stack import Stack
 
 PASSWORD = "for this role only"
 ROLES = ("support", "content_reviewer", "finance", "operator")
-SESSIONS = 160
 SEED = 5
+LAST_NIGHT = timedelta(hours=9)
+HIT = 6
+MODEL = "llama-3.1-8b-instruct"
+NODE = "gpu-3"
 
 
-def furnish(sessions: int = 0) -> None:
-    """One member of staff for each role, named after it, and so many sessions of two days, those of
-    incidents settled. Run by ``manage.py shell``."""
+def furnish(sessions: int) -> None:
+    """One member of staff for each role, named after it, and so many sessions of two days besides
+    those of last night's trouble. Run by ``manage.py shell``."""
     for role in ROLES:
         user = User.objects.create_user(role, password=PASSWORD, is_staff=True)
         user.groups.add(Group.objects.get(name=role))
@@ -35,12 +48,36 @@ def furnish(sessions: int = 0) -> None:
         call_command(
             "seed_demo", sessions=sessions, days=2.0, tenants=2, seed=SEED, billing="never"
         )
-    for session in StreamSession.objects.exclude(incident=None):
+        run_out_of_memory()
+
+
+def run_out_of_memory() -> None:
+    """Have an engine do so under some sessions, all of a tenant whose content support may not see.
+
+    By a seed of its own: what becomes of each is the same whenever this is run.
+    """
+    chance = random.Random(SEED)
+    now = timezone.now()
+    world = fleet.prepare(
+        chance, tenants=2, users=40, starts_at=now - timedelta(days=2), by="system"
+    )
+    batch = Batch()
+    for _ in range(HIT):
+        course = Course(
+            world, chance, customer=world.customers[1], model=MODEL,
+            answer=answer(chance, fleet.ALIASES[MODEL]), at=(now - LAST_NIGHT).timestamp(),
+        )  # fmt: skip
+        course.begin(NODE)
+        courses.failed_over(course, FAULTS[0], HIT - 1)
+        write(course, batch, announced=False)
+    batch.write()
+    explain_all()
+    for session in StreamSession.objects.filter(incident__subject=NODE):
         settle_session(session.pk)
 
 
 @contextmanager
-def furnished(*engine_nodes: str, sessions: int = SESSIONS) -> Iterator[Stack]:
+def furnished(*engine_nodes: str, sessions: int = 40) -> Iterator[Stack]:
     """A stack with a gateway, staff and sessions."""
     with Stack(engine_nodes=engine_nodes, env={"HEALTH_INTERVAL": "0.3"}) as stack:
         fill = f"from tests.browser.desk import furnish; furnish({sessions})"
@@ -50,34 +87,29 @@ def furnished(*engine_nodes: str, sessions: int = SESSIONS) -> Iterator[Stack]:
 
 @dataclass
 class Case:
-    """A made-up session that an engine's failure has interrupted, with others, and that went on."""
+    """One of those sessions, which went on."""
 
     id: str
     reference: str
     end_user: str
-    node: str
     tokens: int
     incident: int
     text: str
     """Words of its answer."""
 
 
-def case_of(stack: Stack, *, support_sees_content: bool = False) -> Case:
-    """One of last night that is charged, and whose user no other session is of."""
-    rows = stack.sql(
+def case_of(stack: Stack) -> Case:
+    ((session_id, *others),) = stack.sql(
         """
-        SELECT s.id, s.reference, s.end_user, s.interrupted_node, s.completion_tokens, s.incident_id
-        FROM streaming_streamsession s JOIN streaming_tenant t ON t.id = s.tenant_id
-        JOIN billing_usagerecord u ON u.session_id = s.id
-        WHERE s.outcome = 'recovered' AND s.interrupted_node <> '' AND s.end_user <> ''
-        AND s.interrupted_at > now() - interval '1 day' AND u.amount > 0 AND u.billed_tokens > 30
-        AND t.support_sees_content = %s AND s.incident_id IS NOT NULL
-        ORDER BY (SELECT count(*) FROM streaming_streamsession o WHERE o.end_user = s.end_user), s.id
-        LIMIT 1
+        SELECT s.id, s.reference, s.end_user, s.completion_tokens, s.incident_id
+        FROM streaming_streamsession s JOIN streaming_incident i ON i.id = s.incident_id
+        WHERE i.subject = %s AND i.opened_at BETWEEN now() - %s * interval '1 minute' AND now()
+        AND s.outcome = 'recovered' AND s.end_user <> '' AND s.completion_tokens > 60
+        ORDER BY s.created_at LIMIT 1
         """,
-        support_sees_content,
+        NODE,
+        LAST_NIGHT.total_seconds() // 60 + 60,
     )
-    ((session_id, *others),) = rows
     texts = stack.sql(
         "SELECT text FROM streaming_tokencheckpoint WHERE session_id = %s ORDER BY first_seq",
         session_id,

@@ -106,7 +106,7 @@ def test_the_audit_log_of_a_session_is_found_by_its_index(books):
     assert "ledger.charge" in {row.action for row in rows}
     (query,) = queries
     with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("SET LOCAL enable_seqscan = off")  # there are too few rows to choose by
         cursor.execute("EXPLAIN " + query["sql"])
         plan = "\n".join(row[0] for row in cursor.fetchall())
     assert "billing_auditentry_session_id" in plan

@@ -26,6 +26,10 @@ function nameAll() {
       part?.setAttribute("aria-labelledby", `${label.id} ${shown.id}`);
     }
   }
+  for (const field of document.querySelectorAll(".tabular td :is(input:not([type=hidden]), select, textarea)")) {
+    const column = field.closest("table").tHead?.rows[0].cells[field.closest("td").cellIndex];
+    if (column && !field.labels?.length && !field.ariaLabel) field.ariaLabel = column.textContent.trim();
+  }
   for (const tip of document.querySelectorAll("span.help-tooltip[aria-label]")) tip.role = "img";
   const search = document.getElementById("searchbar");
   if (search) search.ariaLabel = "Search"; // its label is a picture
