@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from django.db.models import Q
 from django.utils import timezone
 
 from billing.models import BillingAccount, PricePlan
@@ -14,8 +15,9 @@ from billing.services.periods import account_of
 from billing.services.prices import set_plan
 from streaming.conf import conf
 from streaming.core.retention import expiry_day
-from streaming.models import ApiKey, GatewayInstance, InferenceNode, Tenant
+from streaming.models import ApiKey, GatewayInstance, InferenceNode, StreamSession, Tenant
 from streaming.services.api_keys import create_api_key
+from streaming.services.demo_tokens import DEMO_TENANT
 from streaming.services.partitions import make_partitions
 
 PREFIX = "demo-"
@@ -94,10 +96,9 @@ def prepare(
 
 
 def foreign_sessions() -> bool:
-    """Whether sessions of other tenants than ours are stored."""
-    from streaming.models import StreamSession
-
-    return StreamSession.objects.exclude(tenant__name__startswith=PREFIX).exists()
+    """Whether sessions of others than ours, and the demo's own tenant, are stored."""
+    ours = Q(tenant__name__startswith=PREFIX) | Q(tenant__name=DEMO_TENANT)
+    return StreamSession.objects.exclude(ours).exists()
 
 
 def _customer(chance: random.Random, number: int, users: int, by: str) -> Customer:

@@ -7,6 +7,7 @@ engines said of a failure may quote it, and is hidden with it (``words``).
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,12 @@ class RevealForm(forms.Form):
         help_text="Goes into the audit log, with your name. No personal data, no content.",
     )
 
+    def clean_reason(self) -> str:
+        reason: str = self.cleaned_data["reason"]
+        if _seen(reason) < REASON[0]:
+            raise forms.ValidationError(f"Write {REASON[0]} characters or more that can be read.")
+        return reason
+
 
 def may_reveal(request: HttpRequest, session: StreamSession) -> bool:
     """Whether who asks may have the content of this session shown, with a reason."""
@@ -58,7 +65,7 @@ def reveal(request: HttpRequest, session: StreamSession, reason: str) -> None:
     if not may_reveal(request, session):
         raise PermissionDenied
     reason = " ".join(reason.split())
-    if not REASON[0] <= len(reason) <= REASON[1]:
+    if not REASON[0] <= _seen(reason) <= len(reason) <= REASON[1]:
         raise ValueError(f"a reason has {REASON[0]} to {REASON[1]} characters")
     audit.announce(
         "content.view",
@@ -69,6 +76,13 @@ def reveal(request: HttpRequest, session: StreamSession, reason: str) -> None:
         reference=session.reference,
         reason=reason,
     )
+
+
+def _seen(reason: str) -> int:
+    """How many of its characters somebody who reads the log will see; none without a letter."""
+    if not any(character.isalnum() for character in reason):
+        return 0
+    return sum(not unicodedata.category(character).startswith("C") for character in reason)
 
 
 def asked(request: HttpRequest, session: StreamSession) -> RevealForm | None:

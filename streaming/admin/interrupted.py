@@ -30,6 +30,7 @@ from streaming.models import InterruptedSession
 from streaming.services.explaining import explain_overdue
 
 VIEW = "streaming.view_streamsession"
+VIEW_INCIDENT = "streaming.view_incident"
 SHOWN = [outcome.value for outcome in INTERRUPTED]
 MOST_VALUES = 100
 
@@ -154,14 +155,16 @@ class QuickPaginator(EstimatingPaginator):
 
 
 class InterruptedList(FoundList):
-    """Asks once for what the sessions of the page were charged."""
+    """Asks once for what the sessions of the page were charged, and where it may lead."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         shown = self.result_list = list(self.result_list)
         billed = finance().billed([session.pk for session in shown]) if shown else {}
+        leads_on = request.user.has_perm(VIEW_INCIDENT) and not is_limited(request.user)
         for session in shown:
             session.billed = billed.get(session.pk)
+            session.leads_on = leads_on
 
 
 @admin.register(InterruptedSession)
@@ -251,7 +254,7 @@ class InterruptedSessionAdmin(
     def cause_shown(self, session: Any) -> SafeString | str:
         words = cause_in_words(session.interrupted_cause) or "-"
         where = f" ({session.interrupted_node})" if session.interrupted_node else ""
-        if session.incident_id is None:
+        if session.incident_id is None or not session.leads_on:
             return f"{words}{where}"
         url = reverse("admin:streaming_incident_change", args=[session.incident_id])
         return format_html('<a href="{}">{}</a>{}', url, words, where)

@@ -19,7 +19,6 @@ from streaming.admin.audited import actor_of
 from streaming.admin.bundle import bundle_of
 from streaming.admin.case import case_of
 from streaming.admin.days import SparseDates
-from streaming.admin.evidence import ByCause
 from streaming.admin.finance import finance
 from streaming.admin.pages import Tool, require
 from streaming.admin.plain_text import named
@@ -35,21 +34,6 @@ from streaming.services import audit
 EXPORT = "streaming.export_sessions"
 
 
-class Interrupted(admin.SimpleListFilter):
-    """Whether an engine failed under the answer."""
-
-    title = "interruptions"
-    parameter_name = "interrupted"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "Interrupted"), ("no", "Uninterrupted")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() == "yes":
-            return queryset.filter(failovers__gt=0)
-        return queryset.filter(failovers=0) if self.value() == "no" else queryset
-
-
 @admin.register(StreamSession)
 class StreamSessionAdmin(OfTenant, SearchSessions, WithSessionTools, ReadOnlyAdmin):
     add_pages = True
@@ -59,7 +43,7 @@ class StreamSessionAdmin(OfTenant, SearchSessions, WithSessionTools, ReadOnlyAdm
         "created",
     ]  # fmt: skip
     list_select_related = ["tenant"]
-    list_filter = ["state", Interrupted, ByCause]
+    list_filter = ["state"]  # what went wrong has a list, and indexes, of its own
     date_hierarchy = "created_at"
     ordering = ["-created_at"]
 

@@ -62,7 +62,7 @@ RECLAIMS = {
 OUTCOMES = {
     "recovered": "Interrupted, and recovered",
     "suspended": "Interrupted, can still go on",
-    "lost": "Interrupted, the rest was lost",
+    "lost": "Interrupted, the reader did not get the rest",
     "left": "Its reader left",
     "": "Not interrupted",
 }

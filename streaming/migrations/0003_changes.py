@@ -54,6 +54,22 @@ CREATE TRIGGER streaming_reader_changed AFTER INSERT ON streaming_sessionevent F
 ) EXECUTE FUNCTION streaming_note_part()
 """
 
+# Evidence of delivery that comes after the end: a reader has come back for an answer that had been
+# finished without it. Most sessions with late evidence have no story that it could change.
+NOTE_DELIVERED = """
+CREATE FUNCTION streaming_note_delivered() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO streaming_changedsession (session_id)
+    SELECT s.id FROM streaming_streamsession s WHERE s.id = new.session_id AND s.outcome <> '';
+    RETURN NULL;
+END $$
+"""
+DELIVERED = """
+CREATE TRIGGER streaming_delivered AFTER INSERT ON streaming_outboxmessage FOR EACH ROW WHEN (
+    new.kind = 'session_delivered'
+) EXECUTE FUNCTION streaming_note_delivered()
+"""
+
 
 class Migration(migrations.Migration):
     dependencies = [("streaming", "0002_storage")]
@@ -72,4 +88,8 @@ class Migration(migrations.Migration):
             SESSION, "DROP TRIGGER streaming_session_changed ON streaming_streamsession"
         ),
         migrations.RunSQL(EVENT, "DROP TRIGGER streaming_reader_changed ON streaming_sessionevent"),
+        migrations.RunSQL(NOTE_DELIVERED, "DROP FUNCTION streaming_note_delivered"),
+        migrations.RunSQL(
+            DELIVERED, "DROP TRIGGER streaming_delivered ON streaming_outboxmessage"
+        ),
     ]

@@ -220,13 +220,6 @@ class SessionFence(models.Model):
 
     class Meta:
         db_table = "session_fence"
-        indexes = [
-            models.Index(
-                fields=["session"],
-                name="fence_to_continue",
-                condition=models.Q(continue_requested=True),
-            )
-        ]
 
     @property
     def evidence(self) -> str:

@@ -80,9 +80,14 @@ FROM (
 WHERE a.session_id = r.session_id AND a.number = r.attempt
 """
 
-_FORGET_SESSIONS = """
+# One odd row must not keep the content of all others from being forgotten.
+_WITHOUT_WORDS = """
+CASE jsonb_typeof(evidence) WHEN 'object' THEN evidence - 'said' ELSE '{}' END
+"""
+
+_FORGET_SESSIONS = f"""
 UPDATE streaming_streamsession s SET request = '', prompt_token_ids = NULL, purged_at = now(),
-    evidence = s.evidence - 'said', log_digest = (
+    evidence = {_WITHOUT_WORDS}, log_digest = (
         SELECT c.digest FROM streaming_tokencheckpoint c
         WHERE c.session_id = s.id AND c.expires_on = s.expires_on AND c.expires_on = ANY(%(days)s)
         ORDER BY c.first_seq DESC LIMIT 1
@@ -92,8 +97,8 @@ WHERE s.id = ANY(%(ids)s)
 _FORGET_TOKENS = """
 DELETE FROM streaming_tokencheckpoint WHERE session_id = ANY(%s) AND expires_on = ANY(%s)
 """
-_FORGET_WORDS = """
-UPDATE streaming_attempt SET end_detail = '', evidence = evidence - 'said'
+_FORGET_WORDS = f"""
+UPDATE streaming_attempt SET end_detail = '', evidence = {_WITHOUT_WORDS}
 WHERE session_id = ANY(%s)
 """
 

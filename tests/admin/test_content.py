@@ -72,7 +72,9 @@ def test_the_answer_to_a_reason_shows_it_once(admin_client):
     assert not any(content in json.dumps(view) for content in (QUESTION, ANSWER))
 
 
-@pytest.mark.parametrize("reason", ["", "because", "x" * 301, " " * 20, "a   " * 3])
+@pytest.mark.parametrize(
+    "reason", ["", "because", "x" * 301, " " * 20, "a   " * 3, "\u200b" * 12, "." * 12]
+)
 def test_a_reason_that_says_nothing_shows_nothing(admin_client, reason):
     session = add_session()
     page = reveal(admin_client, session, reason)

@@ -10,7 +10,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from gateway_project.celery import app
-from streaming.models import Attempt, ChangedSession, Incident, StreamSession, TaskRun
+from streaming.models import (
+    Attempt,
+    ChangedSession,
+    Incident,
+    OutboxMessage,
+    SessionFence,
+    StreamSession,
+    TaskRun,
+)
 from streaming.services import explaining
 from streaming.services.explaining import blame_of, explain_due, explain_overdue
 from streaming.services.facts import facts_of, facts_of_many
@@ -94,6 +102,33 @@ def test_readers_who_leave_and_come_back():
     course.finishes()
     assert explain_due()["explained"] == 1
     assert course.row.incident is None
+
+
+def test_a_reader_who_comes_for_an_answer_that_was_finished_without_them():
+    course = Course()
+    course.joined()
+    course.attempt("gpu-1")
+    course.tokens(20)
+    course.ends("gateway_crash", cause="gateway_crash")
+    course.event("taken_over", **{"from": 1, "to": 2, "reason": "gateway_crash"})
+    course.attempt("gpu-2", "resumption", "exact")
+    course.tokens(20)
+    SessionFence.objects.filter(session=course.id).update(sent_seq=15, taken_seq=15)
+    course.finishes()
+    explain_due()
+    assert course.row.outcome == "lost"
+    SessionFence.objects.filter(session=course.id).update(sent_seq=40, taken_seq=40)
+    OutboxMessage.objects.create(
+        session_id=course.id, kind="session_delivered", created_at=timezone.now()
+    )
+    explain_due()
+    assert course.row.outcome == "recovered"
+    # Late evidence alone makes no story.
+    other = normal()
+    OutboxMessage.objects.create(
+        session_id=other.id, kind="session_delivered", created_at=timezone.now()
+    )
+    assert not ChangedSession.objects.exists()
 
 
 def test_what_a_person_says_of_it_stands():

@@ -127,7 +127,7 @@ def test_nobodys_sessions_are_not_one_persons(act):
         act(session.tenant_id, "", by="user:alice")
 
 
-def test_the_command():
+def test_the_command(monkeypatch):
     session = known(1)
     out = io.StringIO()
     call_command("end_user", "export", "--tenant", "acme", "--user", WHO, stdout=out)
@@ -137,6 +137,9 @@ def test_the_command():
     call_command("end_user", "erase", "--tenant", "acme", "--user", WHO, "--yes", stdout=out)
     assert out.getvalue() == "Erased: 1 sessions.\n"
     assert not StreamSession.objects.filter(end_user=WHO).exists()
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody is there to type the name
+    with pytest.raises(CommandError, match="--yes"):
+        call_command("end_user", "erase", "--tenant", "acme", "--user", "somebody else")
     with pytest.raises(CommandError, match="no tenant called nobody"):
         call_command("end_user", "export", "--tenant", "nobody", "--user", WHO)
     assert session.tenant.name == "acme"

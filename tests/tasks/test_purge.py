@@ -85,6 +85,15 @@ def test_in_batches_and_twice_at_once(monkeypatch):
 
 
 @database
+def test_an_odd_row_keeps_nobodys_content():
+    odd, other = ended(40), ended(40)
+    StreamSession.objects.filter(pk=odd.pk).update(evidence="text")
+    Attempt.objects.filter(session=other.pk).update(evidence=[1, 2])
+    assert purge_expired_content()["purged"] == 2
+    assert not StreamSession.objects.filter(purged_at=None).exists()
+
+
+@database
 def test_what_takes_longer_goes_on_in_another_run(monkeypatch):
     for _ in range(3):
         ended(40)

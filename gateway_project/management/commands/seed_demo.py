@@ -88,15 +88,25 @@ class Command(BaseCommand):
             starts_at=timezone.now() - timedelta(days=days),
             by=operator_name(),
         )
-        if count:
-            self._make(world, chance, count, announced=billing != "never")
+        try:
+            self._fill(world, chance, billing, options)
+        except KeyboardInterrupt:
+            raise CommandError(
+                "Broken off. What is made stays, whole; with --billing never it is never settled."
+            ) from None
+        self.stdout.write(f"Seed {seed}.")
+
+    def _fill(
+        self, world: fleet.World, chance: random.Random, billing: str, options: dict[str, Any]
+    ) -> None:
+        if options["sessions"]:
+            self._make(world, chance, options["sessions"], announced=billing != "never")
         if options["real"]:
             self._play(world, chance, options)
         self._explain()
         self.stdout.write(f"{desk.review(chance, by=operator_name())} sessions reviewed.")
         if billing == "now":
             self._settle()
-        self.stdout.write(f"Seed {seed}.")
 
     def _make(
         self, world: fleet.World, chance: random.Random, count: int, *, announced: bool

@@ -36,9 +36,16 @@ class Command(BaseCommand):
                 for piece in retention.export_end_user(tenant.pk, user, by=operator_name()):
                     self.stdout.write(json.dumps(piece, ensure_ascii=False))
                 return
-            if not options["yes"] and input(f"Type {user} to erase all of it: ") != user:
+            if not options["yes"] and _typed(user) != user:
                 raise CommandError("Nothing was erased.")
             count = retention.erase_end_user(tenant.pk, user, by=operator_name())
         except Refused as exc:
             raise CommandError(str(exc)) from exc
         self.stdout.write(f"Erased: {count} sessions.")
+
+
+def _typed(user: str) -> str:
+    try:
+        return input(f"Type {user} to erase all of it: ")
+    except EOFError:  # nobody is there to type
+        raise CommandError("Nothing was erased: --yes does it without asking.") from None
