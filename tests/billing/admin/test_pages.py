@@ -190,7 +190,7 @@ def test_the_filters_find_by_typing(finance, books, field):
 
 
 def test_a_filtered_list_of_many_rows_is_estimated_and_not_counted(finance, books, monkeypatch):
-    monkeypatch.setattr("streaming.admin.read_only.EXACT_UP_TO", 0)
+    monkeypatch.setattr("streaming.admin.read_only.EstimatingPaginator.exact_up_to", 0)
     with CaptureQueriesContext(connection) as seen:
         page(finance, "ledgerentry", kind="charge")
     counts = [
