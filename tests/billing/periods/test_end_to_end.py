@@ -74,7 +74,8 @@ def _report(stack: Stack) -> dict[str, Any]:
 def _end_and_purge(stack: Stack) -> None:
     stack.sql("UPDATE streaming_tenant SET content_days = 1")
     stack.sql(
-        "UPDATE streaming_streamsession SET ended_at = ended_at - interval '2 days'"
+        "UPDATE streaming_streamsession SET ended_at = ended_at - interval '2 days',"
+        " created_at = created_at - interval '2 days'"
         " WHERE ended_at IS NOT NULL"
     )
     stack.manage("shell", "-c", PURGE)
