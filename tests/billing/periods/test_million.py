@@ -9,7 +9,6 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from billing.models import Settlement
 from billing.services.periods import period_at
 from billing.services.reconciliation import reconcile
 from streaming.models import Attempt
@@ -18,6 +17,8 @@ from tests.billing.rows import add_plan, add_tenant, ended_session
 
 MEMORY = 60 * 1024 * 1024
 TOKENS = 20
+FAR_AWAY = 1_000_000_000
+"""Beyond the ids that other tests have left the sequences at."""
 
 
 @pytest.mark.django_db
@@ -43,7 +44,6 @@ def test_many_lines_in_little_memory(count):
 
 def repeat(times: int) -> None:
     """Have the one session that there is so many times more, with all of its rows."""
-    first = Settlement.objects.get().pk
     made = {"session_id": "made.id", "usage_id": "made.id"}
     own_id = {"id": "made.n"}
     tables: dict[str, dict[str, str]] = {
@@ -63,8 +63,8 @@ def repeat(times: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TEMPORARY TABLE made ON COMMIT DROP AS"
-            " SELECT %s + n AS n, gen_random_uuid() AS id FROM generate_series(1, %s) n",
-            [first + 1000, times],
+            " SELECT %s::bigint + n AS n, gen_random_uuid() AS id FROM generate_series(1, %s) n",
+            [FAR_AWAY, times],
         )
         for table, other in tables.items():
             cursor.execute(
