@@ -82,7 +82,7 @@ async def test_finance_credits_it(browser: Browser, desk: Stack, case: Case) -> 
         await staff.press("Credit")
         await expect(page.locator(".messagelist")).to_contain_text("booked.")
         await staff.goto(f"/admin/streaming/streamsession/{case.id}/change/")
-        billing = page.get_by_role("region", name="Billing")
+        billing = page.get_by_role("region", name="What it costs")
         await expect(billing).to_contain_text("credit by user:finance")
     rows = desk.sql(
         "SELECT amount, reason, actor FROM billing_ledgerentry WHERE session_id = %s AND kind = 'credit'",
