@@ -86,7 +86,7 @@ async def test_a_frozen_owner_is_replaced_and_changes_nothing_when_it_wakes(stac
         readings, tasks = await begin_reading(client, 10, 120, others=(1,))
         frozen.stop()
         try:
-            await until(lambda: epochs(stack, readings) == [2] * 10, 15)
+            await until(lambda: epochs(stack, readings) == [2] * 10, 30)
         finally:
             frozen.cont()
         await asyncio.gather(*tasks)
