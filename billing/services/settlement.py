@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
+from psycopg.errors import LockNotAvailable
 
 from billing.models import Settlement
 from billing.services import announcements
@@ -147,11 +148,20 @@ def _due(limit: int) -> list[Waiting]:
 
 
 def _settle_waiting(waiting: Waiting) -> list[Settlement] | None:
-    """Settle a session for which messages wait; None: another process does."""
+    """Settle a session for which messages wait; None: another process does, or has.
+
+    All of its messages or none, and in one order: two processes with half of them each would both
+    count the session.
+    """
+    unhandled = _unhandled().filter(pk__in=waiting.messages).order_by("pk")
     with transaction.atomic():
-        messages = list(
-            _unhandled().select_for_update(skip_locked=True).filter(pk__in=waiting.messages)
-        )
+        try:
+            messages = list(unhandled.select_for_update(nowait=True))
+        except OperationalError as exc:
+            if not isinstance(exc.__cause__, LockNotAvailable):
+                raise
+            transaction.set_rollback(True)
+            return None
         if not messages:
             return None
         settlements = _settle(waiting.session_id, messages)
