@@ -67,6 +67,32 @@ class AuthenticationFailed(GatewayError):
     http_status = 401
 
 
+class TokenExpired(AuthenticationFailed):
+    """The embed token has expired: ask your backend for a new one."""
+
+    code = "token_expired"
+
+
+class NotPermitted(GatewayError):
+    """This credential may not do that."""
+
+    code = "not_permitted"
+    type = "permission_error"
+    http_status = 403
+
+
+class OriginNotAllowed(NotPermitted):
+    """Pages of this origin may not use this gateway."""
+
+    code = "origin_not_allowed"
+
+
+class CsrfFailed(NotPermitted):
+    """A request with a cookie needs the page's CSRF token."""
+
+    code = "csrf_failed"
+
+
 class NotFound(GatewayError):
     """There is nothing here for you."""
 

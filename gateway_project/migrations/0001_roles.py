@@ -12,12 +12,13 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 ROLES = {
     "support": """
         streaming: all_tenants continue_session export_sessions review_session stop_session
-            view_attempt view_incident view_inferencenode view_nodeevent view_sessionevent
-            view_streamsession view_tenant view_tokencheckpoint watch_live_board
+            view_attempt view_contentrule view_embedtoken view_incident view_inferencenode
+            view_nodeevent view_sessionevent view_streamsession view_tenant view_tokencheckpoint
+            view_webhookdelivery view_webhookendpoint watch_live_board
     """,
     "content_reviewer": """
-        streaming: all_tenants purge_content reveal_content view_attempt view_sessionevent
-            view_streamsession view_tenant
+        streaming: all_tenants purge_content reveal_content review_session view_attempt
+            view_contentrule view_sessionevent view_streamsession view_tenant
     """,
     "finance": """
         streaming: all_tenants credit_incident view_attempt view_incident view_sessionevent
@@ -35,11 +36,14 @@ ROLES = {
             delete_modelalias delete_modelpolicy operate_node view_attempt view_gatewayinstance
             view_incident view_inferencenode view_modelalias view_modelpolicy view_nodeevent
             view_outboxmessage view_sessionevent view_streamsession view_taskrun view_tenant
-            view_tokencheckpoint watch_live_board
+            view_tokencheckpoint view_webhookdelivery view_webhookendpoint change_webhookendpoint
+            view_contentrule watch_live_board
     """,
     "tenant_admin": """
-        streaming: add_apikey change_apikey view_apikey view_attempt view_modelalias
-            view_sessionevent view_streamsession view_tenant
+        streaming: add_apikey add_contentrule add_webhookendpoint change_apikey change_contentrule
+            change_embedtoken change_webhookendpoint delete_contentrule view_apikey view_attempt
+            view_contentrule view_embedtoken view_modelalias view_sessionevent view_streamsession
+            view_tenant view_webhookdelivery view_webhookendpoint
         billing: view_budgetalert view_quotause view_usagerecord
     """,
 }

@@ -3,17 +3,22 @@
 from streaming.models.attempt import Attempt
 from streaming.models.checkpoint import TokenCheckpoint
 from streaming.models.desk import ChangedSession, InterruptedSession, SessionReview, TenantMember
+from streaming.models.embed import EmbedToken
 from streaming.models.event import OutboxMessage, SessionEvent
 from streaming.models.instance import GatewayInstance
 from streaming.models.node import InferenceNode, ModelPolicy, NodeEvent
 from streaming.models.operation import Incident, Lease, TaskRun
+from streaming.models.rule import ContentRule
 from streaming.models.session import IdempotencyKey, SessionFence, StreamSession
 from streaming.models.tenant import ApiKey, ModelAlias, Tenant
+from streaming.models.webhook import WebhookDelivery, WebhookEndpoint
 
 __all__ = [
     "ApiKey",
     "Attempt",
     "ChangedSession",
+    "ContentRule",
+    "EmbedToken",
     "GatewayInstance",
     "IdempotencyKey",
     "Incident",
@@ -32,4 +37,6 @@ __all__ = [
     "Tenant",
     "TenantMember",
     "TokenCheckpoint",
+    "WebhookDelivery",
+    "WebhookEndpoint",
 ]

@@ -92,6 +92,16 @@ class StreamSession(models.Model):
     )
     reduced_at = models.DateTimeField(null=True, help_text="When its metadata was forgotten.")
 
+    # How it was delivered.
+    level = models.CharField(max_length=8, blank=True, db_default="", help_text="Of quality.")
+    variant = models.CharField(
+        max_length=32, blank=True, db_default="", help_text="Its side in a comparison."
+    )
+    embed_token_id = models.UUIDField(null=True, help_text="With which its browser began it.")
+    health = models.SmallIntegerField(
+        null=True, help_text="The lowest score of its readers' connections, 0 to 100."
+    )
+
     class Meta:
         permissions = [
             ("reveal_content", "Can see what was asked and answered"),

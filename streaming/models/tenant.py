@@ -10,6 +10,7 @@ from django.db import models
 from django.utils import timezone
 
 from streaming.conf import conf
+from streaming.core.levels import Level
 from streaming.core.retention import longer_than_content
 
 
@@ -36,6 +37,23 @@ class Tenant(models.Model):
         db_default=False,
         help_text="Whether support staff may reveal what this tenant's users ask and are told.",
     )
+    allowed_origins = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="Web pages that may embed chat: scheme://host[:port], one a line.",
+    )
+    requests_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Of the whole tenant; empty: no limit."
+    )
+    tokens_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Delivered ones, of the whole tenant."
+    )
+    streams_at_once = models.PositiveIntegerField(null=True, blank=True)
+    user_requests_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Of each of its end users."
+    )
+    user_tokens_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    user_streams_at_once = models.PositiveIntegerField(null=True, blank=True)
 
     def __str__(self) -> str:
         return self.display_name or self.name
@@ -67,6 +85,18 @@ class ApiKey(models.Model):
     on_disconnect = models.CharField(
         max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.SUSPEND
     )
+    level = models.CharField(
+        max_length=8,
+        choices=[(level.value, level.value) for level in Level],
+        default=Level.STANDARD.value,
+        db_default=Level.STANDARD.value,
+        help_text="Delivery quality of its sessions; a request may ask for a lower one.",
+    )
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Delivered ones."
+    )
+    streams_at_once = models.PositiveIntegerField(null=True, blank=True)
     cost_centre = models.CharField(
         max_length=64,
         blank=True,

@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from streaming.core.chat import parse_chat_request
 from streaming.core.delivery import Marks
+from streaming.core.levels import Level
 from streaming.core.state import SessionState
 from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
@@ -32,7 +33,7 @@ SELECT s.id, s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_di
     s.owner_id, s.protocol, s.created_at, s.ended_at, s.resume_until, s.purged_at,
     s.completion_tokens, s.failovers, s.discarded_tokens, f.epoch, f.durable_seq, f.delivered_seq,
     f.sent_seq, f.taken_seq, f.cursor_seq, f.acked_seq, s.cached_prompt_tokens, f.stop_requested,
-    f.continue_requested, f.expires_on, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
+    f.continue_requested, f.expires_on, s.level, s.variant, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
 FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 JOIN streaming_tenant t ON t.id = s.tenant_id
@@ -82,6 +83,8 @@ class StoredSession:
     continue_requested: bool
     """Somebody wants it finished, whoever reads it."""
     expires_on: date
+    level: str
+    variant: str
     window_is_over: bool
     """Suspended, and nobody has come back in time."""
     owner_is_dead: bool
@@ -240,6 +243,8 @@ def restore(
         stored.api_key_id,
         end_user=stored.end_user,
         on_disconnect="finish" if stored.continue_requested else stored.on_disconnect,
+        level=Level(stored.level or Level.STANDARD),
+        variant=stored.variant,
     )
     session = LiveSession(
         id=stored.id,

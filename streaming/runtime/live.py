@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from streaming.conf import conf
 from streaming.core.chat import ChatRequest
 from streaming.core.delivery import Marks
+from streaming.core.levels import Level
+from streaming.core.limits import NO_LIMIT, Limit
 from streaming.core.state import SessionState, check_move
 from streaming.runtime.reader import Reader
 from streaming.runtime.token_log import SessionLog
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmbedGrant:
+    """What an embed token allows its browser, and what it puts into its requests."""
+
+    token_id: UUID
+    expires_at: datetime
+    origin: str = ""
+    """Where it is good; empty: all origins of its tenant."""
+    models: tuple[str, ...] = ()
+    """Empty: all."""
+    preset: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. Sessions belong to (tenant, end user)."""
+    """Who asks. Sessions belong to (tenant, end user).
+
+    ``limit`` is the credential's own, ``tenant_limit`` and ``user_limit`` those of all that the tenant
+    and each of its end users do. ``embed``: it came with an embed token.
+    """
 
     tenant_id: int
     tenant: str
@@ -26,6 +47,14 @@ class Principal:
     end_user: str = ""
     is_test: bool = False
     on_disconnect: str = "suspend"
+    level: Level = Level.STANDARD
+    variant: str = ""
+    limit: Limit = NO_LIMIT
+    tenant_limit: Limit = NO_LIMIT
+    user_limit: Limit = NO_LIMIT
+    origins: tuple[str, ...] = ()
+    """Those of its tenant."""
+    embed: EmbedGrant | None = None
 
 
 @dataclass(frozen=True, slots=True)

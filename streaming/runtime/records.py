@@ -67,15 +67,15 @@ STATEMENTS: dict[RecordKind, str] = {
             id uuid, reference text, tenant_id bigint, api_key_id bigint, end_user text,
             request_id text, protocol text, model text, model_requested text, request text,
             seed bigint, state text, owner_id bigint, created_at timestamptz, epoch bigint, on_disconnect text,
-            content_days int) LEFT JOIN streaming_tenant t ON t.id = r.tenant_id),
+            content_days int, level text, variant text, embed_token_id uuid) LEFT JOIN streaming_tenant t ON t.id = r.tenant_id),
         fence AS (INSERT INTO session_fence (session_id, epoch, durable_seq, stop_requested, expires_on)
             SELECT id, epoch, 0, false, expires_on FROM r)
         INSERT INTO streaming_streamsession (id, reference, tenant_id, api_key_id, end_user,
             request_id, protocol, model, model_requested, request, seed, state, owner_id, created_at,
-            on_disconnect, expires_on, finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
+            on_disconnect, expires_on, level, variant, embed_token_id, finish_reason, error_code, cause, evidence, completion_tokens, discarded_tokens, failovers)
         SELECT id, reference, tenant_id, api_key_id, end_user, request_id, protocol, model,
             model_requested, decode(request, 'base64'), seed, state, owner_id, created_at,
-            on_disconnect, expires_on, '', '', '', '{{}}', 0, 0, 0 FROM r""",
+            on_disconnect, expires_on, coalesce(level, ''), coalesce(variant, ''), embed_token_id, '', '', '', '{{}}', 0, 0, 0 FROM r""",
     RecordKind.SESSION_CHANGED: """
         UPDATE streaming_streamsession s SET
             state = coalesce(r.state, s.state),
@@ -92,12 +92,13 @@ STATEMENTS: dict[RecordKind, str] = {
             resume_until = coalesce(r.resume_until, s.resume_until),
             cached_prompt_tokens = coalesce(r.cached_prompt_tokens, s.cached_prompt_tokens),
             first_token_at = coalesce(r.first_token_at, s.first_token_at),
-            ended_at = coalesce(r.ended_at, s.ended_at)
+            ended_at = coalesce(r.ended_at, s.ended_at),
+            health = least(r.health, s.health)
         FROM jsonb_to_recordset(%s::jsonb) AS r(
             id uuid, state text, prompt_token_ids text, prompt_tokens int, finish_reason text,
             error_code text, cause text, evidence jsonb, completion_tokens int,
             discarded_tokens int, failovers int, first_token_at timestamptz, ended_at timestamptz,
-            suspended_at timestamptz, resume_until timestamptz, cached_prompt_tokens int)
+            suspended_at timestamptz, resume_until timestamptz, cached_prompt_tokens int, health smallint)
         WHERE s.id = r.id""",
     RecordKind.ATTEMPT_STARTED: """
         INSERT INTO streaming_attempt (session_id, number, epoch, node_id, node_name,

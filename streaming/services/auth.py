@@ -9,13 +9,18 @@ from dataclasses import dataclass, replace
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.conf import conf
+from streaming.core.levels import Level
+from streaming.core.limits import Limit
 from streaming.errors import AuthenticationFailed, InvalidRequest
 from streaming.runtime.gateway import Gateway
 from streaming.runtime.live import Principal
 from streaming.services.demo_tokens import DEMO_TENANT, PREFIX, read_demo_token
 
 _LOOKUP = """
-SELECT k.id, k.tenant_id, t.name, k.is_test, k.on_disconnect
+SELECT k.id, k.tenant_id, t.name, k.is_test, k.on_disconnect, k.level, t.allowed_origins,
+    k.requests_per_minute, k.tokens_per_minute, k.streams_at_once,
+    t.requests_per_minute, t.tokens_per_minute, t.streams_at_once,
+    t.user_requests_per_minute, t.user_tokens_per_minute, t.user_streams_at_once
 FROM streaming_apikey k JOIN streaming_tenant t ON t.id = k.tenant_id
 WHERE k.key_hash = %s AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
 """
@@ -76,8 +81,19 @@ async def _by_hash(pool: AsyncConnectionPool, digest: str) -> Principal:
     if row is None:
         _cache.pop(digest, None)
         raise AuthenticationFailed("Incorrect API key provided.")
-    key_id, tenant_id, tenant, is_test, on_disconnect = row
-    principal = Principal(tenant_id, tenant, key_id, is_test=is_test, on_disconnect=on_disconnect)
+    key_id, tenant_id, tenant, is_test, on_disconnect, level, origins, *limits = row
+    principal = Principal(
+        tenant_id,
+        tenant,
+        key_id,
+        is_test=is_test,
+        on_disconnect=on_disconnect,
+        level=Level(level),
+        origins=tuple(origins),
+        limit=Limit(*limits[0:3]),
+        tenant_limit=Limit(*limits[3:6]),
+        user_limit=Limit(*limits[6:9]),
+    )
     if len(_cache) >= _CACHE_ENTRIES:
         _cache.clear()
     _cache[digest] = _Cached(principal, now + conf().auth_cache_seconds)

@@ -91,7 +91,9 @@ async def test_junk_is_400(desk, cursor):
         assert error_of(await answered(client, whole, cursor)) == (400, "invalid_request")
 
 
-@pytest.mark.parametrize("session_id", ["6f0d6c3e-6f0e-4d7a-9d6f-5a3f0f6a2b11", "nonsense", "%00", "0" * 400])
+@pytest.mark.parametrize(
+    "session_id", ["6f0d6c3e-6f0e-4d7a-9d6f-5a3f0f6a2b11", "nonsense", "%00", "0" * 400]
+)
 async def test_unknown_sessions(desk, session_id):
     async with desk.client() as client:
         assert error_of(await answered(client, Reading(session_id, []), "0")) == (404, "not_found")
