@@ -39,6 +39,7 @@ class Tenant(models.Model):
     )
     allowed_origins = models.JSONField(
         default=list,
+        db_default=models.Value([], models.JSONField()),
         blank=True,
         help_text="Web pages that may embed chat: scheme://host[:port], one a line.",
     )
