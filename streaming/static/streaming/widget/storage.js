@@ -7,6 +7,7 @@
  * @property {Message[]} messages up to the last question
  * @property {string} key the idempotency key of the last question: asking again starts nothing new
  * @property {string} [session] the session of its answer, when there is one
+ * @property {boolean} [isOver] whether the reader has seen it end
  */
 
 const PREFIX = "unbroken-chat:";

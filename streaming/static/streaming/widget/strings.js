@@ -50,7 +50,7 @@ function canonical(tag, found) {
   }
 }
 
-class Strings {
+export class Strings {
   #own;
   #locale;
 
@@ -76,8 +76,12 @@ class Strings {
     return text.replace(/\{(\w+)\}/g, (whole, name) => {
       const value = values[name];
       if (value === undefined) return whole;
-      return typeof value === "number" ? new Intl.NumberFormat(this.#locale).format(value) : value;
+      return typeof value === "number" ? this.number(value) : value;
     });
+  }
+
+  number(value) {
+    return new Intl.NumberFormat(this.#locale).format(value);
   }
 
   has(key) {

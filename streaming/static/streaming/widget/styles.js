@@ -5,7 +5,7 @@
 
 const CSS = `
 :host {
-  all: initial; display: block; color-scheme: light dark;
+  all: initial; display: contents; color-scheme: light dark;
   --accent: var(--unbroken-accent, light-dark(#0f766e, #2dd4bf));
   --accent-text: var(--unbroken-accent-text, light-dark(#fff, #06231f));
   --ground: var(--unbroken-background, light-dark(#fff, #171e26));
@@ -28,7 +28,7 @@ const CSS = `
 :host([theme="light"]) { color-scheme: light; }
 :host([theme="dark"]) { color-scheme: dark; }
 :host([hidden]), [hidden] { display: none !important; }
-:host([inline]) { height: var(--unbroken-height, 600px); max-height: 100%; }
+:host([inline]) { display: block; height: var(--unbroken-height, 600px); max-height: 100%; }
 
 * { box-sizing: border-box; }
 h2, h3, h4, h5, h6, p, ul, ol, blockquote, pre { margin: 0; }
