@@ -37,6 +37,7 @@ from streaming.runtime.measuring import Measuring
 from streaming.runtime.moves import Moves
 from streaming.runtime.presence import Presence
 from streaming.runtime.reclaim import Reclaimer
+from streaming.runtime.rule_book import RuleBook
 from streaming.runtime.runner import Resumption, StreamRunner
 from streaming.runtime.shared import Shared
 from streaming.runtime.sweepers import SweeperWatch
@@ -91,6 +92,7 @@ class Gateway:
         )
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
+        self.rules = RuleBook(upkeep)
         self.attributor = Attributor(self.fleet, pool, metrics.failover)
         self._shared = Shared(
             fleet=self.fleet,
@@ -103,6 +105,7 @@ class Gateway:
             moves=Moves(),
             journal=self.journal,
             pool=pool,
+            rules=self.rules,
         )
         self._adopting: set[UUID] = set()
         self._watchers: dict[UUID, dict[int, float]] = {}
@@ -266,6 +269,7 @@ class Gateway:
         await self.journal.start()
         specs = parse_engine_nodes(",".join(settings.ENGINE_NODES))
         await sync_environment_nodes(self.pool, specs)
+        await self.rules.look()
         await self.watch.start()
         self.suspicion.start()
         self.attributor.start()
@@ -274,6 +278,7 @@ class Gateway:
         self.presence.start()
         self.measuring.start()
         self.spawn(self._beat_forever(), "heartbeat")
+        self.spawn(self.rules.look_forever(), "content rules")
         self.spawn(self._look_for_orphans_forever(), "orphans")
         self.spawn(self._wake_readers_forever(), "look again")
 

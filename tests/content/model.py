@@ -13,7 +13,9 @@ ORDER = (Action.STOP, Action.MASK, Action.FLAG)
 def whole(rules: Sequence[Rule], text: str, longest: int) -> tuple[str, list[str]]:
     """What is shown of a whole text, and the names of the rules that matched."""
     ordered = sorted(rules, key=lambda rule: ORDER.index(rule.action))
-    shown, first = _pass([rule for rule in ordered if rule.action is not Action.FLAG], text, longest)
+    shown, first = _pass(
+        [rule for rule in ordered if rule.action is not Action.FLAG], text, longest
+    )
     shown, second = _pass([rule for rule in ordered if rule.action is Action.FLAG], shown, longest)
     return shown, sorted(first + second)
 

@@ -15,7 +15,9 @@ from tests.content import model
 LONGEST = 12
 ALPHABET = "ab1 .B"
 
-ATOMS = st.sampled_from(["a", "b", "1", " ", r"\.", ".", "[ab]", "[^a]", r"\w", r"\d", r"\s", r"\W"])
+ATOMS = st.sampled_from(
+    ["a", "b", "1", " ", r"\.", ".", "[ab]", "[^a]", r"\w", r"\d", r"\s", r"\W"]
+)
 
 
 def _repeated(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -78,7 +80,8 @@ def run(content_filter: ContentFilter, tokens: list[Token]) -> tuple[list[Token]
 def cut(text: str, places: list[int]) -> list[Token]:
     edges = [0, *sorted(min(place, len(text)) for place in places), len(text)]
     return [
-        Token(number, text[start:end]) for number, (start, end) in enumerate(itertools.pairwise(edges))
+        Token(number, text[start:end])
+        for number, (start, end) in enumerate(itertools.pairwise(edges))
     ]
 
 
@@ -210,7 +213,9 @@ def test_what_a_stream_cannot_be_searched_for_is_refused(pattern: str) -> None:
 
 def test_a_token_keeps_its_id_and_what_is_masked_goes_with_the_last_of_its_tokens() -> None:
     ready = RuleSet([Rule("it", "secret", Action.MASK)], 256).filter()
-    first, _ = ready.feed([Token(1, "a "), Token(2, "se"), Token(3, ""), Token(4, "cr"), Token(5, "et")])
+    first, _ = ready.feed(
+        [Token(1, "a "), Token(2, "se"), Token(3, ""), Token(4, "cr"), Token(5, "et")]
+    )
     assert first == [Token(1, "a ")]
     assert ready.held_tokens == 4
     rest, hits = ready.feed([Token(6, "!")])
@@ -221,7 +226,9 @@ def test_a_token_keeps_its_id_and_what_is_masked_goes_with_the_last_of_its_token
 def test_a_stop_ends_the_answer_before_the_match() -> None:
     rules_ = [Rule("bad", "bad", Action.STOP), Rule("meh", "meh", Action.MASK)]
     content_filter = RuleSet(rules_, 256).filter()
-    shown, hits = run(content_filter, [Token(1, "meh "), Token(2, "so ba"), Token(3, "d "), Token(4, "x")])
+    shown, hits = run(
+        content_filter, [Token(1, "meh "), Token(2, "so ba"), Token(3, "d "), Token(4, "x")]
+    )
     assert shown == [Token(1, "*** "), Token(2, "so ")]
     assert [(hit.rule.name, hit.token) for hit in hits] == [("meh", 1), ("bad", 2)]
     assert content_filter.stopped_by is rules_[0]

@@ -72,7 +72,7 @@ class Matcher:
             return hold, None
         best: tuple[int, int] | None = None
         if word is not None and word.end is not None and word.start == start:
-            best = word.end, word.index
+            best = word.end, word.rule
         if self._regexes is not None and regex_at == start:
             other = self._regexes.longest_at(start, before, text, is_whole)
             if other is not None and (best is None or (-other[0], other[1]) < (-best[0], best[1])):

@@ -95,9 +95,7 @@ def branches(pattern: str, *, case_sensitive: bool, longest: int) -> list[Branch
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             tree = _parser.parse(pattern)
-        found = list(
-            islice(_split(list(tree), frozenset(), frozenset()), MOST_BRANCHES + 1)
-        )
+        found = list(islice(_split(list(tree), frozenset(), frozenset()), MOST_BRANCHES + 1))
         flags = tree.state.flags
         if flags & ~(re.UNICODE | re.IGNORECASE | re.DOTALL | re.VERBOSE):
             raise RuleRefused("Only the flags i, s and x can be used.")
@@ -274,7 +272,9 @@ class _Writer:
         if kind in _REPEATS:
             return self._repeat(*value)
         if kind is op.AT:
-            raise RuleRefused(r"^, $ and \b may only stand at the edges of it or of its alternatives.")
+            raise RuleRefused(
+                r"^, $ and \b may only stand at the edges of it or of its alternatives."
+            )
         raise RuleRefused(f"{_REFUSED.get(kind, str(kind))} on a stream.")
 
     def _repeat(self, least: int, most: Any, items: Any) -> _Piece:

@@ -26,7 +26,7 @@ class Regex(NamedTuple):
     """One rule's pattern. ``plain`` and ``bounded`` match the character before, too, and ``bounded``
     the one behind."""
 
-    index: int
+    number: int
     branches: list[Branch]
     plain: Any
     bounded: Any
@@ -125,7 +125,7 @@ class Regexes:
                     continue
                 size = len(seen[: span[1]].decode()) - 1 - behind
                 if best is None or start + size > best[0]:
-                    best = start + size, regex.index
+                    best = start + size, regex.number
         return best
 
 

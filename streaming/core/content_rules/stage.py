@@ -28,7 +28,16 @@ class _Edit(NamedTuple):
 class Stage:
     """The state of one answer. ``before``: the last character that its reader has."""
 
-    __slots__ = ("_before", "_edits", "_held", "_matcher", "_passed", "_settled", "_text", "stopped")
+    __slots__ = (
+        "_before",
+        "_edits",
+        "_held",
+        "_matcher",
+        "_passed",
+        "_settled",
+        "_text",
+        "stopped",
+    )
 
     def __init__(self, matcher: Matcher, before: str = "") -> None:
         self._matcher = matcher
@@ -61,9 +70,7 @@ class Stage:
             self._held.clear()
             return [], []
         while True:
-            settled, match = self._matcher.look(
-                self._before, self._text[self._settled :], is_whole
-            )
+            settled, match = self._matcher.look(self._before, self._text[self._settled :], is_whole)
             if settled:
                 self._before = self._text[self._settled + settled - 1]
                 self._settled += settled
@@ -94,9 +101,7 @@ class Stage:
                 position += len(token.text)
                 if position > self._settled:
                     break
-                if token.text and not any(
-                    edit.start < position < edit.end for edit in self._edits
-                ):
+                if token.text and not any(edit.start < position < edit.end for edit in self._edits):
                     count, size = number, position
         released, self._held = self._held[:count], self._held[count:]
         self._text = self._text[size:]
@@ -112,11 +117,10 @@ class Stage:
         ]
         return self._edited(released, edits)
 
-    def _edited(
-        self, tokens: list[Token], edits: list[_Edit]
-    ) -> tuple[list[Token], list[Hit]]:
+    def _edited(self, tokens: list[Token], edits: list[_Edit]) -> tuple[list[Token], list[Hit]]:
         """``tokens`` as the reader gets them. A replacement goes with the token that ends a match."""
-        edited, hits = [], []
+        edited: list[Token] = []
+        hits: list[Hit] = []
         waiting = list(reversed(edits))
         position = 0
         for token in tokens:

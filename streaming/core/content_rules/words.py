@@ -11,12 +11,12 @@ from streaming.core.content_rules.rule import Rule, RuleRefused
 
 
 class Found(NamedTuple):
-    """What begins at ``start``: the longest match so far, by rule ``index`` (None: none yet), and
+    """What begins at ``start``: the longest match so far, by this rule (end None: none yet), and
     whether more text could still make one, or a longer one."""
 
     start: int
     end: int | None
-    index: int
+    rule: int
     grows: bool
 
 
