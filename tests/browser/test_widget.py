@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.browser.widget import Shop, open_shop, script, window
+from tests.browser.widget import Shop, open_shop, window
 
 pytestmark = pytest.mark.browser
 
