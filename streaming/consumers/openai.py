@@ -25,9 +25,10 @@ from streaming.errors import (
 )
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
-from streaming.services import idempotency, sessions
+from streaming.services import idempotency, rate_limits, sessions
 from streaming.services.attach import Attachment, attached
 from streaming.services.auth import authenticate
+from streaming.services.rate_limits import Usage
 
 
 def parse_body(body: bytes) -> ChatRequest:
@@ -51,9 +52,32 @@ async def request_principal(gateway: Gateway, request: Request) -> Principal:
 
 
 async def begin(
-    gateway: Gateway, principal: Principal, chat: ChatRequest, request: Request, protocol: str
+    gateway: Gateway,
+    principal: Principal,
+    chat: ChatRequest,
+    request: Request,
+    protocol: str,
+    headers: list[Header],
 ) -> UUID:
-    """The session of a request: a new one, or the one of its ``Idempotency-Key``."""
+    """The session of a request: a new one, or the one of its ``Idempotency-Key``.
+
+    How its limits stand is added to ``headers``, also where it is refused.
+    """
+    usage = Usage()
+    try:
+        return await _begin(gateway, principal, chat, request, protocol, usage)
+    finally:
+        headers += usage.headers()
+
+
+async def _begin(
+    gateway: Gateway,
+    principal: Principal,
+    chat: ChatRequest,
+    request: Request,
+    protocol: str,
+    usage: Usage,
+) -> UUID:
     rehearsal = sessions.parse_rehearsal(request.header("x-unbroken-rehearse"), principal)
     key = request.header("idempotency-key")
     session_id = None
@@ -63,6 +87,7 @@ async def begin(
             gateway, principal, end_user, key, request.body
         )
         if not is_ours:
+            await rate_limits.look(gateway, principal, end_user, usage)
             return session_id
     session = None
     try:
@@ -75,6 +100,7 @@ async def begin(
             protocol=protocol,
             rehearsal=rehearsal,
             session_id=session_id,
+            usage=usage,
         )
     finally:  # refused, or its client has left already
         if session is None and session_id is not None:
@@ -101,7 +127,7 @@ class ChatCompletionsConsumer(StreamConsumer):
         if not chat.stream and request.header("idempotency-key") is None:
             # Nobody could come back for it.
             principal = replace(principal, on_disconnect="cancel")
-        session_id = await begin(gateway, principal, chat, request, "openai")
+        session_id = await begin(gateway, principal, chat, request, "openai", self.extra_headers)
         self.session_id = session_id
         completion = Completion(session_id, chat)
         with attached(gateway, session_id, 0, self.socket, "openai") as attachment:

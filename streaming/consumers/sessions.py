@@ -40,7 +40,7 @@ class SessionsConsumer(StreamConsumer):
         gateway = current()
         principal = await request_principal(gateway, request)
         chat = parse_body(request.body)
-        session_id = await begin(gateway, principal, chat, request, "sessions")
+        session_id = await begin(gateway, principal, chat, request, "sessions", self.extra_headers)
         live = gateway.sessions.get(session_id)
         if live is not None:
             await live.log.flushed()
