@@ -25,7 +25,8 @@ class _Record:
 
     tenant: str = ""
     user: str = ""
-    slots: tuple[tuple[str, int], ...] = ()
+    slots: tuple[tuple[str, int], ...] | None = None
+    """None: not known, only what was delivered."""
     tokens: tuple[tuple[str, int], ...] = ()
     seen: int | None = None
     place: tuple[int, int] | None = None
@@ -113,8 +114,8 @@ class LocalLimits:
         for session_id, record in self._waiting(tenant):
             if record.waits_until < now:
                 self._forget(session_id)
-            elif not any(self._is_full(name, limit, now) for name, limit in record.slots):
-                for name, _ in record.slots:
+            elif not any(self._is_full(name, limit, now) for name, limit in record.slots or ()):
+                for name, _ in record.slots or ():
                     self._slots.setdefault(name, {})[session_id] = now + self._slot_lease
                 assert record.place is not None
                 rank, turn = record.place
@@ -131,14 +132,16 @@ class LocalLimits:
         unknown = set()
         for ask in asks:
             record = self._records.get(ask.session_id)
+            says = bool(ask.slots or ask.tokens)
+            if record is None and not says:
+                unknown.add(ask.session_id)
+                continue
             if record is None:
-                if not ask.slots and not ask.tokens:
-                    unknown.add(ask.session_id)
-                    continue
-                record = _Record(slots=ask.slots, tokens=ask.tokens, granted=True)
-                self._records[ask.session_id] = record
+                record = self._records[ask.session_id] = _Record()
+            if record.slots is None and says:
+                record.slots, record.tokens, record.granted = ask.slots, ask.tokens, True
             record.kept_until = now + self._kept
-            for name, _ in record.slots:
+            for name, _ in record.slots or ():
                 self._slots.setdefault(name, {})[ask.session_id] = now + self._slot_lease
         return unknown
 
@@ -148,7 +151,7 @@ class LocalLimits:
             record = self._records.get(session_id)
             if record is None:
                 continue
-            for name, _ in record.slots:
+            for name, _ in record.slots or ():
                 self._slots.get(name, {}).pop(session_id, None)
             self._leave(session_id, record)
             if forget:

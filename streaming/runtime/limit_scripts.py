@@ -129,15 +129,14 @@ for i = 6, #ARGV, 6 do
     redis.call('EXPIRE', record(id), ARGV[5])
   end
 end
-local full, looked_at = {}, {}
+local looked_at = {}
 local function is_full(name, limit)
   local key = P .. 'slots:' .. name
   if not looked_at[name] then
     looked_at[name] = true
     redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
   end
-  if full[name] == nil and redis.call('ZCARD', key) >= limit then full[name] = true end
-  return full[name]
+  return redis.call('ZCARD', key) >= limit
 end
 for _, id in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
   local found = redis.call('HMGET', record(id), 'slots', 'until', 'rank')
@@ -195,8 +194,8 @@ for i = 3, #ARGV, 3 do
   if slots == '' and tokens == '' then
     slots, tokens = found[1] or '', found[2] or ''
     if not found[1] and not found[2] then unknown[#unknown + 1] = ARGV[i] end
-  elseif not found[1] then
-    redis.call('HSET', key, 'slots', slots, 'tokens', tokens)
+  elseif not found[1] then  -- Redis has forgotten it, or not heard of it
+    redis.call('HSET', key, 'slots', slots, 'tokens', tokens, 'granted', 1)
   end
   each(slots, function(name)
     redis.call('ZADD', P .. 'slots:' .. name, ends, ARGV[i])
