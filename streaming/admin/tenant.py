@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.db import transaction
 from django.http import HttpRequest
@@ -11,6 +12,7 @@ from django.utils.html import format_html_join
 
 from streaming.admin.audited import AuditedAdmin, actor_of
 from streaming.admin.end_users import WithEndUsers
+from streaming.admin.origins import OriginsField
 from streaming.admin.tenancy import LimitedChoices, OfTenant, is_limited
 from streaming.models import Tenant, TenantMember
 from streaming.services.limit_figures import limits_in_use
@@ -36,17 +38,26 @@ LIMITS = (
 )  # fmt: skip
 
 
+class TenantForm(forms.ModelForm):
+    allowed_origins = OriginsField(
+        required=False, help_text=Tenant._meta.get_field("allowed_origins").help_text
+    )
+
+
 @admin.register(Tenant)
 class TenantAdmin(OfTenant, WithEndUsers, AuditedAdmin):
     tenant_path = "pk"
     audited_as = "tenant"
-    told = ("content_days", "metadata_days", "support_sees_content", *LIMITS)
+    form = TenantForm
+    told = (
+        "content_days", "metadata_days", "support_sees_content", "allowed_origins", *LIMITS,
+    )  # fmt: skip
     list_display = ["name", "display_name", "created_at"]
     search_fields = ["name", "display_name"]
     ordering = ["name"]
     fields = [
         "name", "display_name", "content_days", "metadata_days", "support_sees_content",
-        *LIMITS, "limits_in_use", "created_at",
+        "allowed_origins", *LIMITS, "limits_in_use", "created_at",
     ]  # fmt: skip
     readonly_fields = ["limits_in_use", "created_at"]
     inlines = [MemberInline]
