@@ -56,6 +56,19 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         for name in must_be_positive
         if getattr(settings_in_force, name) <= 0
     ]
+    found += [
+        _limit_error(f"{name.upper()} must not be negative.")
+        for name in ("queue_seconds", "queue_length")
+        if getattr(settings_in_force, name) < 0
+    ]
+    if settings_in_force.queue_seconds >= settings_in_force.client_silence:
+        found.append(
+            checks.Warning(
+                "QUEUE_SECONDS is not less than CLIENT_SILENCE.",
+                hint="Who waits in the queue hears nothing meanwhile, and may give up.",
+                id="streaming.W011",
+            )
+        )
     if settings_in_force.kv_high_water > 1:
         found.append(_limit_error("KV_HIGH_WATER must be at most 1: it is a share."))
     if not 16 <= settings_in_force.filter_hold_characters <= 1000:

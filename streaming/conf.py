@@ -25,6 +25,13 @@ class StreamingConf:
     max_streams: int = setting(
         2000, "Live sessions one gateway process accepts before it answers 503."
     )
+    queue_seconds: float = setting(
+        10.0,
+        "How long a request waits for a stream to end where a tenant, key or end user has as many as it may; then it is answered 429 (0: at once).",
+    )
+    queue_length: int = setting(
+        200, "Requests of one tenant that wait so at once, in all gateway processes together."
+    )
     max_body_bytes: int = setting(
         4 * 1024 * 1024, "Largest request body; above it the answer is 413."
     )

@@ -59,7 +59,9 @@ class SessionsConsumer(StreamConsumer):
         principal = await request_principal(gateway, request)
         body = apply_grant(principal, request.body)
         chat = read_chat_request(body)
-        session_id = await begin(gateway, principal, chat, request, "sessions", body=body)
+        session_id = await begin(
+            gateway, principal, chat, request, "sessions", self.extra_headers, body=body
+        )
         live = gateway.sessions.get(session_id)
         if live is not None:
             await live.log.flushed()
