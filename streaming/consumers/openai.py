@@ -14,9 +14,9 @@ import orjson
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import Header, StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import wanted_interval
 from streaming.consumers.openai_format import Completion, OpenAIWriter, whole_completion
 from streaming.consumers.request import Request, named_end_user
+from streaming.consumers.wishes import wishes_of
 from streaming.core.chat import BadParameter, ChatRequest, NotSupported, parse_chat_request
 from streaming.errors import (
     InvalidRequest,
@@ -25,9 +25,11 @@ from streaming.errors import (
 )
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
+from streaming.runtime.quality import quality_of
 from streaming.services import idempotency, sessions
 from streaming.services.attach import Attachment, attached
 from streaming.services.auth import authenticate
+from streaming.services.quality import with_quality
 
 
 def parse_body(body: bytes) -> ChatRequest:
@@ -54,6 +56,9 @@ async def begin(
     gateway: Gateway, principal: Principal, chat: ChatRequest, request: Request, protocol: str
 ) -> UUID:
     """The session of a request: a new one, or the one of its ``Idempotency-Key``."""
+    principal = with_quality(
+        principal, request.header("x-unbroken-level"), request.header("x-unbroken-variant")
+    )
     rehearsal = sessions.parse_rehearsal(request.header("x-unbroken-rehearse"), principal)
     key = request.header("idempotency-key")
     session_id = None
@@ -101,6 +106,7 @@ class ChatCompletionsConsumer(StreamConsumer):
         if not chat.stream and request.header("idempotency-key") is None:
             # Nobody could come back for it.
             principal = replace(principal, on_disconnect="cancel")
+        wishes = wishes_of(request)
         session_id = await begin(gateway, principal, chat, request, "openai")
         self.session_id = session_id
         completion = Completion(session_id, chat)
@@ -114,7 +120,9 @@ class ChatCompletionsConsumer(StreamConsumer):
                 OpenAIWriter(completion, tell_controls=request.header("x-unbroken-events") == "1"),
                 headers=lambda: sse_headers(str(session_id), self.request_id),
                 start_after=conf().response_start_seconds,
-                heartbeat=wanted_interval(request),
+                quality=quality_of(
+                    self.socket, attachment.level(principal.level), (attachment.reader,), wishes
+                ),
             ).run()
 
     async def _answer_whole(self, attachment: Attachment, completion: Completion) -> None:

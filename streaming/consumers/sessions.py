@@ -11,13 +11,16 @@ import orjson
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import interval, silence, wanted_interval
+from streaming.consumers.heartbeat import silence
 from streaming.consumers.openai import begin, parse_body, request_principal
 from streaming.consumers.request import Request
 from streaming.consumers.session_events import SessionEventWriter, interrupted, session_body
+from streaming.consumers.wishes import wants_quality, wishes_of
+from streaming.core.levels import Level
 from streaming.errors import AuthenticationFailed, GatewayError, InvalidRequest, NotFound
 from streaming.runtime.adoption import StoredSession, stored_session
 from streaming.runtime.gateway import Gateway, current
+from streaming.runtime.quality import quality_of
 from streaming.services import sessions
 from streaming.services.attach import attached, check_cursor, find, note_end, note_return
 from streaming.services.stream_tokens import mint_stream_token, opens
@@ -89,25 +92,28 @@ class SessionEventsConsumer(StreamConsumer):
             return
         if said is not None:
             await note_return(gateway, stored, cursor)
-        wanted = wanted_interval(request)
+        wishes = wishes_of(request)
+        level = Level(stored.level or Level.STANDARD)
         opening = {
             "session_id": str(session_id),
             "reference": stored.reference,
             "epoch": stored.epoch,
             "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "heartbeat_seconds": interval(wanted, is_weak=False),
-            "silence_seconds": silence(wanted),
+            "silence_seconds": silence(wishes.heartbeat),
             "resume_window_seconds": conf().resume_window,
             "cursor": cursor,
+            "level": level.value,
         }
         with attached(gateway, session_id, cursor, self.socket, "sse") as attachment:
+            quality = quality_of(self.socket, level, (attachment.reader,), wishes)
+            opening["heartbeat_seconds"] = quality.heartbeat
             await AnswerStream(
                 self,
                 attachment,
-                SessionEventWriter(opening),
+                SessionEventWriter(opening, tells_quality=wants_quality(request.query)),
                 headers=lambda: sse_headers(str(session_id), self.request_id),
                 start_after=0,
-                heartbeat=wanted,
+                quality=quality,
                 resumable=True,
             ).run()
 
