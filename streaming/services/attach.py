@@ -97,6 +97,7 @@ class Attachment:
             self._controls_told += 1
             if control.seq == cursor:
                 due.append(control)
+                self._gave_at = float("-inf")  # what follows a seam goes at once, as the first does
         return due
 
     @property
