@@ -74,6 +74,7 @@ class AnswerStream:
         self._headers = headers
         self._start_after = start_after
         self._quality = quality
+        quality.look((attachment.reader,), self._born)
         attachment.window = quality.coalesce_ms(quality.level) / 1000
         self._keep_alive: KeepAlive | None = None
         self._pinging = False

@@ -12,7 +12,8 @@ from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
 from streaming.consumers.heartbeat import silence
-from streaming.consumers.openai import begin, parse_body, request_principal
+from streaming.consumers.long_poll import answer_poll, wait_of, wants_poll
+from streaming.consumers.openai import begin, request_principal
 from streaming.consumers.request import Request
 from streaming.consumers.session_events import SessionEventWriter, interrupted, session_body
 from streaming.consumers.wishes import wants_quality, wishes_of
@@ -20,9 +21,12 @@ from streaming.core.levels import Level
 from streaming.errors import AuthenticationFailed, GatewayError, InvalidRequest, NotFound
 from streaming.runtime.adoption import StoredSession, stored_session
 from streaming.runtime.gateway import Gateway, current
-from streaming.runtime.quality import quality_of
+from streaming.runtime.quality import ConnectionQuality
 from streaming.services import sessions
 from streaming.services.attach import attached, check_cursor, find, note_end, note_return
+from streaming.services.chat_requests import read_chat_request
+from streaming.services.embed_tokens import apply_grant
+from streaming.services.origins import check_origin_for
 from streaming.services.stream_tokens import mint_stream_token, opens
 
 
@@ -42,8 +46,9 @@ class SessionsConsumer(StreamConsumer):
     async def handle(self, request: Request) -> None:
         gateway = current()
         principal = await request_principal(gateway, request)
-        chat = parse_body(request.body)
-        session_id = await begin(gateway, principal, chat, request, "sessions")
+        body = apply_grant(principal, request.body)
+        chat = read_chat_request(body)
+        session_id = await begin(gateway, principal, chat, request, "sessions", body=body)
         live = gateway.sessions.get(session_id)
         if live is not None:
             await live.log.flushed()
@@ -75,7 +80,7 @@ class SessionConsumer(StreamConsumer):
 class SessionEventsConsumer(StreamConsumer):
     """``GET /v1/sessions/{id}/events``: what follows the cursor, then live, then the end.
 
-    The cursor is ``Last-Event-ID`` (what ``EventSource`` sends by itself) or ``?last_id=``.
+    As server-sent events, or poll by poll (``long_poll``). The cursor is ``Last-Event-ID`` (what ``EventSource`` sends by itself) or ``?last_id=``.
     """
 
     methods = ("GET",)
@@ -85,6 +90,7 @@ class SessionEventsConsumer(StreamConsumer):
         session_id = session_id_of(request)
         stored = await self._authorised(gateway, request, session_id)
         said = cursor_of(request)
+        poll_seconds = wait_of(request) if wants_poll(request) else None
         cursor = said or 0
         if not check_cursor(stored, cursor):
             await note_end(gateway, stored)
@@ -94,19 +100,29 @@ class SessionEventsConsumer(StreamConsumer):
             await note_return(gateway, stored, cursor)
         wishes = wishes_of(request)
         level = Level(stored.level or Level.STANDARD)
+        quality = ConnectionQuality(self.socket, level, wishes)
         opening = {
             "session_id": str(session_id),
             "reference": stored.reference,
             "epoch": stored.epoch,
             "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "heartbeat_seconds": quality.heartbeat,
             "silence_seconds": silence(wishes.heartbeat),
             "resume_window_seconds": conf().resume_window,
             "cursor": cursor,
             "level": level.value,
         }
+        if poll_seconds is not None:
+            await answer_poll(
+                self,
+                gateway,
+                stored,
+                cursor=cursor,
+                wait=poll_seconds,
+                opening=opening if said is None else None,
+            )
+            return
         with attached(gateway, session_id, cursor, self.socket, "sse") as attachment:
-            quality = quality_of(self.socket, level, (attachment.reader,), wishes)
-            opening["heartbeat_seconds"] = quality.heartbeat
             await AnswerStream(
                 self,
                 attachment,
@@ -133,6 +149,8 @@ class SessionEventsConsumer(StreamConsumer):
         stored = await stored_session(gateway.pool, session_id)
         if stored is None:
             raise NotFound("There is no such session.")
+        page = request.page
+        await check_origin_for(gateway.pool, stored.tenant_id, page.origin, is_own=page.is_own)
         return stored
 
 

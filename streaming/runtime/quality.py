@@ -6,7 +6,6 @@ written in ``docs/quality.md``.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -128,15 +127,6 @@ class ConnectionQuality:
             returns=max((reader.returns for reader in readers), default=0),
             bytes_per_second=self.wishes.bytes_per_second,
         )
-
-
-def quality_of(
-    socket: Socket | None, level: Level, readers: Iterable[Reader], wishes: Wishes | None = None
-) -> ConnectionQuality:
-    """Of a connection that has just begun."""
-    quality = ConnectionQuality(socket, level, wishes or Wishes())
-    quality.look(readers, asyncio.get_running_loop().time())
-    return quality
 
 
 def _lower(one: int | None, other: int) -> int:

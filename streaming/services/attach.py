@@ -296,22 +296,36 @@ async def note_end(gateway: Gateway, stored: StoredSession) -> None:
 
 @contextmanager
 def attached(
-    gateway: Gateway, session_id: UUID, cursor: int, socket: Socket | None, protocol: str
+    gateway: Gateway,
+    session_id: UUID,
+    cursor: int,
+    socket: Socket | None,
+    protocol: str,
+    *,
+    polls: bool = False,
 ) -> Iterator[Attachment]:
-    """A reader, for the time of the block. Its coming and going enter the session's time line."""
+    """A reader, for the time of the block. Its coming and going enter the session's time line.
+
+    ``polls``: it comes back by itself again and again, which is one visit (``PollingReaders``).
+    """
     loop = asyncio.get_running_loop()
     reader = Reader(cursor, loop.time(), socket)
     attachment = Attachment(gateway, session_id, reader)
     live = attachment.live
-    reader.returns = int(cursor > 0)
+    if cursor and not polls:
+        reader.returns = 1 if live is None else live.returned(loop.time())
     if live is not None:
-        reader.returns = live.returned(loop.time()) if cursor else 0
         live.join(reader)
-    visit = Visit(gateway, session_id, cursor, protocol)
+    if polls:
+        visit = gateway.polling.visit(session_id, cursor, protocol)
+    else:
+        visit = Visit(gateway, session_id, cursor, protocol)
     try:
         yield attachment
     finally:
-        if not attachment.is_whole:
+        if polls:
+            gateway.polling.polled(session_id, reader.cursor, is_whole=attachment.is_whole)
+        elif not attachment.is_whole:
             visit.left(reader.cursor, _ending(attachment, socket))
         attachment.note_health()
         attachment.leave()

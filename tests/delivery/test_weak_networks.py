@@ -78,7 +78,7 @@ async def test_a_network_that_grows_weak_is_noticed(settings, monkeypatch):
         writer,  # type: ignore[arg-type]
         headers=list,
         start_after=0,
-        quality=quality.quality_of(network, Level.STANDARD, (reader,)),
+        quality=quality.ConnectionQuality(network, Level.STANDARD),
     )
     task = asyncio.create_task(stream.run())
     woken.put_nowait(None)
