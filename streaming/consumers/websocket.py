@@ -499,6 +499,7 @@ class _Follow:
     def heed_quality(self) -> None:
         """The connection is better or worse than it was, or its client wants something else."""
         if self.attachment is not None:
+            self._socket._quality.stands_for(self.attachment.reader)
             self.attachment.window = self._socket._quality.coalesce_ms(self._level) / 1000
             self.attachment.note_health()
 

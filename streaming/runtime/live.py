@@ -94,7 +94,7 @@ class LiveSession:
     controls: list[ControlEvent] = field(default_factory=list)
     readers: set[Reader] = field(default_factory=set)
     health: int | None = None
-    """The lowest score of its readers' connections; None: it was not looked at."""
+    """The lowest score of connections that were told of (``Attachment.note_health``)."""
     _returns: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_RETURNS))
     was_read: bool = False
     """Whether anybody has read it yet, since it was created, taken over or had to move."""
@@ -134,6 +134,12 @@ class LiveSession:
         self.was_read = True
         self.readers.add(reader)
         self.lonely_since = None
+
+    @property
+    def lowest_health(self) -> int | None:
+        """Over its readers, those that have left included."""
+        known = [self.health, *(reader.health for reader in self.readers)]
+        return min((score for score in known if score is not None), default=None)
 
     def returned(self, now: float) -> int:
         """A reader has come back at ``now`` (loop time); how many have lately, this one included."""

@@ -97,13 +97,17 @@ class ConnectionQuality:
         readers = list(readers)
         signs = self._signs(readers, now)
         self._score = smoothed(self._score, score_of(signs))
-        score = round(self._score)
-        self.lowest = _lower(self.lowest, score)
+        self.lowest = _lower(self.lowest, round(self._score))
         for reader in readers:
-            reader.health = _lower(reader.health, score)
+            self.stands_for(reader)
         metrics.reader_lag(self.level.value, signs.queue_seconds or 0.0)
         before, self.band = self.band, band_of(self._score, self.band)
         return self.band is not before
+
+    def stands_for(self, reader: Reader) -> None:
+        """``reader`` reads on this connection, as it is now."""
+        if self.score is not None:
+            reader.health = _lower(reader.health, self.score)
 
     def closed(self) -> None:
         """The connection is over."""

@@ -214,7 +214,7 @@ class Attachment:
             return
         if live is not None and not live.state.is_end:
             if live.health is None or score < live.health:
-                live.health = score  # stored with its end, at the latest
+                live.health = score  # stored with the session's end, at the latest
                 if score < Band.GOOD.floor:
                     live.log.note(session_changed(self.session_id, health=score))
         elif score < Band.GOOD.floor:  # elsewhere, or over: only what somebody will look for
