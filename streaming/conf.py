@@ -165,6 +165,10 @@ class StreamingConf:
         2.0, "How long an API key is trusted before it is looked up again."
     )
     shutdown_grace: float = setting(120.0, "How long a stopping process lets its streams finish.")
+    variants: str = setting(
+        "",
+        "Variants that metrics tell apart, comma-separated; any other name counts as other.",
+    )
     metrics_token: str = setting(
         "", "Bearer token for /metrics; without one only readers on the same machine are answered."
     )

@@ -236,8 +236,8 @@ class Gateway:
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "durable":
-            for session_id, seq in message["sessions"]:
-                self.follower.hint(UUID(session_id), seq)
+            for session_id, seq, *closed in message["sessions"]:
+                self.follower.hint(UUID(session_id), seq, *closed)
         elif kind == "watch":
             watchers = self._watchers.setdefault(UUID(message["session"]), {})
             watchers[message["from"]] = asyncio.get_running_loop().time() + WATCH_SECONDS
@@ -261,11 +261,12 @@ class Gateway:
         if not self._watchers:
             return
         now = asyncio.get_running_loop().time()
-        news: dict[int, list[tuple[str, int]]] = {}
+        news: dict[int, list[tuple[str, int, bool]]] = {}
         for log in logs:
             for instance_id, until in self._watchers.get(log.session_id, {}).items():
                 if until > now:
-                    news.setdefault(instance_id, []).append((str(log.session_id), log.durable_seq))
+                    known = (str(log.session_id), log.durable_seq, log.closed)
+                    news.setdefault(instance_id, []).append(known)
         for instance_id, sessions in news.items():
             self.spawn(
                 self.bus.send(instance_id, {"type": "durable", "sessions": sessions}), "hint"
