@@ -232,7 +232,10 @@ async def test_a_secret_key_is_refused_aloud(browser: Browser, shop: Shop) -> No
         await expect(view.question).to_be_disabled()
         assert any("secret API key" in problem for problem in view.problems)
         assert not any("ub-live" in headers for headers in asked)
-        assert await view.page.evaluate("document.documentElement.outerHTML.includes('ub-live')") is False
+        assert (
+            await view.page.evaluate("document.documentElement.outerHTML.includes('ub-live')")
+            is False
+        )
 
 
 async def test_two_on_one_page_in_two_languages(browser: Browser, shop: Shop) -> None:

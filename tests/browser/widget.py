@@ -59,8 +59,8 @@ class Shop:
     def kill_answering(self) -> None:
         """SIGKILL to the engine that is giving an answer."""
         ((name,),) = self.stack.sql(
-            "SELECT n.name FROM streaming_generationattempt a JOIN streaming_inferencenode n"
-            " ON n.id = a.node_id JOIN streaming_streamsession s ON s.id = a.session_id"
+            "SELECT a.node_name FROM streaming_attempt a"
+            " JOIN streaming_streamsession s ON s.id = a.session_id"
             " WHERE s.state = 'streaming' AND a.ended_at IS NULL"
         )
         self.engines[name].kill()
