@@ -103,7 +103,6 @@ def _chat(request: HttpRequest) -> HttpResponse:
         "csrf": get_token(request),
         "model": MODEL,
         "maxTokens": MAX_TOKENS,
-        "completions": "/v1/chat/completions",
         "nodes": reverse("demo-nodes"),
     }
     response = render(request, "streaming/chat.html", {"config": config, "samples": SAMPLES})

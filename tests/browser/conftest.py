@@ -26,6 +26,8 @@ SWITCHES = [
     # Pages that a test makes up have no address of their own, which counts as public.
     "--disable-features=LocalNetworkAccessChecks",
 ]
+# A module waits for its modules, a slow machine for all of them.
+expect.set_options(timeout=30_000)
 PACE = 30  # tokens a second: an answer of 150 leaves time to kill its engine in the midst
 
 
