@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, Route
-
-import streaming
+from playwright.async_api import Page
 
 pytestmark = pytest.mark.browser
-
-STATIC = Path(streaming.__file__).parent / "static" / "streaming"
-SITE = "http://modules.localhost"
-POLICY = "default-src 'none'; script-src 'self'; require-trusted-types-for 'script'"
 
 MARKDOWN = """# Heading <b>no</b>
 
@@ -121,35 +113,12 @@ KEEPS = """async () => {
 }"""
 
 
-@pytest.fixture
-async def page(browser: Browser) -> AsyncIterator[Page]:
-    """An empty page with the modules beside it."""
-    page = await browser.new_page()
-
-    async def serve(route: Route) -> None:
-        path = STATIC / route.request.url.removeprefix(SITE).lstrip("/")
-        if path.suffix == ".js":
-            await route.fulfill(path=path, content_type="text/javascript")
-        else:
-            await route.fulfill(
-                body="<!doctype html><title>x</title>",
-                content_type="text/html",
-                headers={"Content-Security-Policy": POLICY},
-            )
-
-    await page.route(f"{SITE}/**", serve)
-    await page.goto(SITE)
-    yield page
-    assert await page.evaluate("window.hurt === undefined")
-    await page.close()
+async def rendered(modules: Page, source: str, step: int = 1_000_000) -> str:
+    return await modules.evaluate(RENDER, [source, step])
 
 
-async def rendered(page: Page, source: str, step: int = 1_000_000) -> str:
-    return await page.evaluate(RENDER, [source, step])
-
-
-async def test_markdown_is_text_until_it_is_markdown(page: Page) -> None:
-    html = await rendered(page, MARKDOWN)
+async def test_markdown_is_text_until_it_is_markdown(modules: Page) -> None:
+    html = await rendered(modules, MARKDOWN)
     for part in (
         '<h3 dir="auto">Heading &lt;b&gt;no&lt;/b&gt;</h3>',
         "<strong>bold <code",
@@ -167,11 +136,11 @@ async def test_markdown_is_text_until_it_is_markdown(page: Page) -> None:
     for tag in ("<script", "<img", "<a", "<b>"):
         assert tag not in html
     for step in (1, 2, 7):  # and however it comes, it ends the same
-        assert await rendered(page, MARKDOWN, step) == html
+        assert await rendered(modules, MARKDOWN, step) == html
 
 
-async def test_links_go_where_they_may_and_nowhere_else(page: Page) -> None:
-    found: dict[str, Any] = await page.evaluate(TARGETS, LINKS)
+async def test_links_go_where_they_may_and_nowhere_else(modules: Page) -> None:
+    found: dict[str, Any] = await modules.evaluate(TARGETS, LINKS)
     targets = {href: text for href, _, _, text in found["links"]}
     assert targets == {
         "https://example.org/a_(b)?c=d": "good",
@@ -192,19 +161,19 @@ async def test_links_go_where_they_may_and_nowhere_else(page: Page) -> None:
     assert set(found["tags"]) <= {"A", "P", "STRONG", "EM", "CODE"}
 
 
-async def test_marks_that_turn_text_around_turn_nothing(page: Page) -> None:
+async def test_marks_that_turn_text_around_turn_nothing(modules: Page) -> None:
     html = await rendered(
-        page, "a \u202egnihton\n\n```\nif (\u2066user\u2069) {}\n```\n\nمرحبا hello"
+        modules, "a \u202egnihton\n\n```\nif (\u2066user\u2069) {}\n```\n\nمرحبا hello"
     )
     assert '<span class="control" data-code="U+202E">\u202e</span>gnihton' in html
     assert '<span class="control" data-code="U+2066">' in html
     assert '<pre dir="ltr"' in html
-    directions = await page.evaluate(
+    directions = await modules.evaluate(
         "[...document.querySelectorAll('p')].map((p) => getComputedStyle(p).direction)"
     )
     assert directions == ["ltr", "rtl"]
     # What is written in both directions keeps the marks it needs.
-    assert "control" not in await rendered(page, "\u200fعربي\u200f \u2067x\u2069")
+    assert "control" not in await rendered(modules, "\u200fعربي\u200f \u2067x\u2069")
 
 
 KINDS = (
@@ -213,15 +182,15 @@ KINDS = (
 )  # fmt: skip
 
 
-async def test_much_of_anything_is_drawn_in_small_pieces(page: Page) -> None:
+async def test_much_of_anything_is_drawn_in_small_pieces(modules: Page) -> None:
     """A frame settles 40,000 characters and draws a tail of 12,000 more; what is O(n²) ends never."""
     for kind in KINDS:
-        grown = await page.evaluate(GROW, [kind, 1_000_000 if kind == "plain" else 300_000])
+        grown = await modules.evaluate(GROW, [kind, 1_000_000 if kind == "plain" else 300_000])
         assert grown["frames"] >= 5, kind
         assert not grown["torn"], kind
         if kind in ("plain", "cjk", "items", "urls"):
             assert grown["kept"] == grown["all"], kind
 
 
-async def test_what_is_selected_stays_selected_while_the_text_grows(page: Page) -> None:
-    assert await page.evaluate(KEEPS) == "words"
+async def test_what_is_selected_stays_selected_while_the_text_grows(modules: Page) -> None:
+    assert await modules.evaluate(KEEPS) == "words"
