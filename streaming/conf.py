@@ -150,6 +150,10 @@ class StreamingConf:
     metrics_token: str = setting(
         "", "Bearer token for /metrics; without one only readers on the same machine are answered."
     )
+    webhook_private_addresses: bool = setting(
+        False,
+        "Whether webhooks and collectors may be at private addresses (not link-local ones), and without TLS.",
+    )
     allow_rehearsal: bool = setting(
         False, "Whether test keys may rehearse faults with X-Unbroken-Rehearse."
     )

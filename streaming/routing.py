@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
+from streaming.consumers.client_report import ReportConsumer
 from streaming.consumers.embed import EmbedTokenConsumer, EmbedTokensConsumer
 from streaming.consumers.health import HealthConsumer, ReadyConsumer
 from streaming.consumers.live import LiveSocket
@@ -26,6 +27,7 @@ http_urlpatterns: list[URLPattern] = [
     path("v1/sessions/<str:session_id>/events", SessionEventsConsumer.as_asgi()),
     path("v1/sessions/<str:session_id>/stop", StopConsumer.as_asgi()),
     path("v1/sessions/<str:session_id>/ack", AckConsumer.as_asgi()),
+    path("v1/sessions/<str:session_id>/report", ReportConsumer.as_asgi()),
     path("v1/embed-tokens", EmbedTokensConsumer.as_asgi()),
     path("v1/embed-tokens/<str:token_id>", EmbedTokenConsumer.as_asgi()),
     path("healthz", HealthConsumer.as_asgi()),

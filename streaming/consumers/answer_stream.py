@@ -79,7 +79,6 @@ class AnswerStream:
         self._keep_alive: KeepAlive | None = None
         self._pinging = False
         self._starting = asyncio.Lock()
-        self._controls_told = 0
         self._end: Literal["whole", "moved", "early"] = "early"
 
     async def run(self) -> None:
@@ -106,7 +105,7 @@ class AnswerStream:
                         self._end = "moved"
                         return
                     if piece is not None:
-                        await self._send(self._events_of(piece))
+                        await self._send(self._due_controls() + self._events_of(piece))
                         reader.sent(piece.last_seq, loop.time())
                         if piece.text:
                             SSE_CHUNKS.value += 1
@@ -114,7 +113,7 @@ class AnswerStream:
                             self._end = "whole"
                             self._raise_error(piece.terminal)
                     # After tokens too: news that came while they were sent wakes nobody again.
-                    await self._send(self._due_controls(reader.cursor))
+                    await self._send(self._due_controls())
                     self._look_at_state(loop.time())
         finally:
             starter.cancel()
@@ -149,7 +148,7 @@ class AnswerStream:
     def _events_of(self, piece: LogSlice) -> bytes:
         self._recovered()
         tokens_to = piece.last_seq - (piece.terminal is not None)
-        data = self._due_controls(tokens_to)
+        data = b""
         if piece.text or piece.terminal is None:
             data += self._writer.tokens(tokens_to, piece.text)
         if piece.terminal is not None:
@@ -182,11 +181,6 @@ class AnswerStream:
                 self._interval = fitting
                 self._keep_alive.change(fitting, KEEPALIVE)
 
-    def _due_controls(self, seq: int) -> bytes:
-        """Control events that belong before what follows ``seq``."""
-        controls = self._attachment.controls
-        data = b""
-        while self._controls_told < len(controls) and controls[self._controls_told].seq <= seq:
-            data += self._writer.control(controls[self._controls_told])
-            self._controls_told += 1
-        return data
+    def _due_controls(self) -> bytes:
+        """Control events that stand at the reader's cursor."""
+        return b"".join(self._writer.control(event) for event in self._attachment.due_controls())

@@ -12,6 +12,7 @@ from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
 from streaming.consumers.heartbeat import interval, silence, wanted_interval
+from streaming.consumers.long_poll import answer_poll, wait_of, wants_poll
 from streaming.consumers.openai import begin, request_principal
 from streaming.consumers.request import Request
 from streaming.consumers.session_events import SessionEventWriter, interrupted, session_body
@@ -76,7 +77,7 @@ class SessionConsumer(StreamConsumer):
 class SessionEventsConsumer(StreamConsumer):
     """``GET /v1/sessions/{id}/events``: what follows the cursor, then live, then the end.
 
-    The cursor is ``Last-Event-ID`` (what ``EventSource`` sends by itself) or ``?last_id=``.
+    As server-sent events, or poll by poll (``long_poll``). The cursor is ``Last-Event-ID`` (what ``EventSource`` sends by itself) or ``?last_id=``.
     """
 
     methods = ("GET",)
@@ -86,6 +87,7 @@ class SessionEventsConsumer(StreamConsumer):
         session_id = session_id_of(request)
         stored = await self._authorised(gateway, request, session_id)
         said = cursor_of(request)
+        poll_seconds = wait_of(request) if wants_poll(request) else None
         cursor = said or 0
         if not check_cursor(stored, cursor):
             await note_end(gateway, stored)
@@ -104,6 +106,16 @@ class SessionEventsConsumer(StreamConsumer):
             "resume_window_seconds": conf().resume_window,
             "cursor": cursor,
         }
+        if poll_seconds is not None:
+            await answer_poll(
+                self,
+                gateway,
+                stored,
+                cursor=cursor,
+                wait=poll_seconds,
+                opening=opening if said is None else None,
+            )
+            return
         with attached(gateway, session_id, cursor, self.socket, "sse") as attachment:
             await AnswerStream(
                 self,

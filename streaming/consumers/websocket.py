@@ -431,7 +431,6 @@ class _Follow:
         self._session_id = session_id
         self._cursor = cursor
         self.recovering = False
-        self._controls_told = 0
         self.attachment: Attachment | None = None
         self._opening: Message = {
             "type": "session",
@@ -460,26 +459,20 @@ class _Follow:
                 async with aclosing(attachment.pieces()) as pieces:
                     async for piece in pieces:
                         if piece is not None:
-                            tokens_to = piece.last_seq - (piece.terminal is not None)
-                            await self._tell_controls(attachment, tokens_to)
-                            await self._tell_tokens(piece)
+                            await self._tell_controls(attachment)
+                            await self._tell_tokens(attachment, piece)
                             attachment.reader.sent(piece.last_seq, loop.time())
                         # After tokens too: news that came meanwhile wakes nobody again.
-                        await self._tell_controls(attachment, attachment.reader.cursor)
+                        await self._tell_controls(attachment)
                         await self._tell_state(attachment)
         except GatewayError as exc:
             await socket._tell_error(exc, session_id=self._session_id)
         except Exception as exc:  # noqa: BLE001  the edge of the task
             await socket._tell_error(socket._unforeseen(exc), session_id=self._session_id)
 
-    async def _tell_controls(self, attachment: Attachment, upto: int) -> None:
-        """What has happened before the token after ``upto``."""
-        controls = attachment.controls
-        while self._controls_told < len(controls):
-            control = controls[self._controls_told]
-            if control.seq > upto:
-                break
-            self._controls_told += 1
+    async def _tell_controls(self, attachment: Attachment) -> None:
+        """What has happened at the reader's cursor."""
+        for control in attachment.due_controls():
             if control.name in ("recovering", "recovered"):
                 self.recovering = control.name == "recovering"
                 await self._socket._send(
@@ -488,7 +481,11 @@ class _Follow:
 
     async def _tell_state(self, attachment: Attachment) -> None:
         """A recovery that this process did not begin, or whose beginning it did not see."""
-        if attachment.state is SessionState.RECOVERING and not self.recovering:
+        if (
+            attachment.state is SessionState.RECOVERING
+            and not self.recovering
+            and attachment.is_caught_up  # what was durable before it belongs before it
+        ):
             self.recovering = True
             await self._socket._send(
                 {
@@ -498,10 +495,10 @@ class _Follow:
                 }
             )
 
-    async def _tell_tokens(self, piece: LogSlice) -> None:
+    async def _tell_tokens(self, attachment: Attachment, piece: LogSlice) -> None:
         session = str(self._session_id)
         seq = piece.last_seq - (piece.terminal is not None)
-        if self.recovering:
+        if attachment.state is not SessionState.RECOVERING:  # else they are from before the failure
             self.recovering = False
         if piece.text or piece.terminal is None:
             await self._socket._send(

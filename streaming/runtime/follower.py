@@ -72,7 +72,7 @@ class RemoteLog:
     def __repr__(self) -> str:
         return f"<RemoteLog {self.session_id} {self.state.value}: durable to {self.durable_seq}>"
 
-    def slice_after(self, seq: int) -> LogSlice | None:
+    def slice_after(self, seq: int, upto: int | None = None) -> LogSlice | None:
         """None: nothing new is known of. Raises ``LookupError``: it is in PostgreSQL."""
         if seq >= self.durable_seq:
             return None

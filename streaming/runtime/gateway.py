@@ -42,6 +42,7 @@ from streaming.runtime.shared import Shared
 from streaming.runtime.sweepers import SweeperWatch
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
+from streaming.runtime.visits import PollingReaders
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Gateway:
         self.presence = Presence(
             upkeep, lambda: list(self.sessions.values()), self.measuring.count.left
         )
+        self.polling = PollingReaders(self)
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
         self.attributor = Attributor(self.fleet, pool, metrics.failover)

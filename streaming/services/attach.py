@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from uuid import UUID
 
 from streaming.core.delivery import Marks
@@ -38,6 +39,8 @@ class Attachment:
         self.session_id = session_id
         self.reader = reader
         self._remote: RemoteLog | None = None
+        self._controls_of: LiveSession | None = None
+        self._controls_told = 0
         #: Whether it has been given everything, the end included.
         self.is_whole = False
         #: Set when the reader is told to come back on another connection.
@@ -60,14 +63,47 @@ class Attachment:
             return live.state
         return self._remote.state if self._remote is not None else None
 
+    def due_controls(self) -> list[ControlEvent]:
+        """What has happened behind the token that the reader was sent last; each is given once.
+
+        To be asked before each piece is sent, and after it. What lies behind earlier tokens
+        happened before this reader came.
+        """
+        controls, cursor = self._controls(), self.reader.cursor
+        due: list[ControlEvent] = []
+        while self._controls_told < len(controls):
+            control = controls[self._controls_told]
+            if control.seq > cursor:
+                break
+            self._controls_told += 1
+            if control.seq == cursor:
+                due.append(control)
+        return due
+
     @property
-    def controls(self) -> list[ControlEvent]:
+    def is_caught_up(self) -> bool:
+        """Whether the reader was sent all that is durable, as far as is known here."""
+        log = self._log()
+        last = log.last_seq if isinstance(log, SessionLog) else log.durable_seq
+        return self.reader.cursor >= last
+
+    def _controls(self) -> list[ControlEvent]:
         live = self.live
+        if live is not self._controls_of:
+            self._controls_of, self._controls_told = live, 0
         return live.controls if live is not None else []
+
+    def _next_control(self, seq: int) -> int | None:
+        """The token beyond ``seq`` behind which something has happened: pieces end there."""
+        for control in islice(self._controls(), self._controls_told, None):
+            if control.seq > seq:
+                return control.seq
+        return None
 
     async def pieces(self) -> AsyncGenerator[LogSlice | None]:
         """Everything durable after the reader's cursor, as it becomes durable, to the terminal record.
 
+        No piece goes on beyond a token behind which there is a control event: see ``due_controls``.
         None is yielded when there is news of another kind. Raises ``JournalUnavailable``,
         ``SessionPurged``, and what ended the log when it cannot be read on anywhere.
         """
@@ -75,10 +111,13 @@ class Attachment:
         seq = self.reader.cursor
         while True:
             log = self._log()
+            upto = self._next_control(seq)
             try:
-                piece = log.slice_after(seq)
+                piece = log.slice_after(seq, upto)
             except LookupError:
-                piece = await slice_from_database(gateway.pool, self.session_id, seq)
+                # What happens while it is read happens behind all that is durable by now.
+                upto = log.durable_seq if upto is None else min(upto, log.durable_seq)
+                piece = await slice_from_database(gateway.pool, self.session_id, seq, upto)
                 if piece is None:
                     raise SessionPurged from None
             if piece is not None:
@@ -173,20 +212,34 @@ async def note_end(gateway: Gateway, stored: StoredSession) -> None:
 
 @contextmanager
 def attached(
-    gateway: Gateway, session_id: UUID, cursor: int, socket: Socket | None, protocol: str
+    gateway: Gateway,
+    session_id: UUID,
+    cursor: int,
+    socket: Socket | None,
+    protocol: str,
+    *,
+    polls: bool = False,
 ) -> Iterator[Attachment]:
-    """A reader, for the time of the block. Its coming and going enter the session's time line."""
+    """A reader, for the time of the block. Its coming and going enter the session's time line.
+
+    ``polls``: it comes back by itself again and again, which is one visit (``PollingReaders``).
+    """
     loop = asyncio.get_running_loop()
     reader = Reader(cursor, loop.time(), socket)
     attachment = Attachment(gateway, session_id, reader)
     live = attachment.live
     if live is not None:
         live.join(reader)
-    visit = Visit(gateway, session_id, cursor, protocol)
+    if polls:
+        visit = gateway.polling.visit(session_id, cursor, protocol)
+    else:
+        visit = Visit(gateway, session_id, cursor, protocol)
     try:
         yield attachment
     finally:
-        if not attachment.is_whole:
+        if polls:
+            gateway.polling.polled(session_id, reader.cursor, is_whole=attachment.is_whole)
+        elif not attachment.is_whole:
             visit.left(reader.cursor, _ending(attachment, socket))
         attachment.leave()
         gateway.spawn(_settle_delivery(gateway, session_id, reader), "delivered")

@@ -70,6 +70,8 @@ TABLES: dict[str, tuple[set[str], set[str], set[str], set[str]]] = {
     "streaming.taskrun": ({OPS}, NONE, NONE, NONE),
     "streaming.tenant": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
     "streaming.tokencheckpoint": ({SUP, OPS}, NONE, NONE, NONE),
+    "streaming.webhookdelivery": ({SUP, OPS, TEN}, NONE, NONE, NONE),
+    "streaming.webhookendpoint": ({SUP, OPS, TEN}, {TEN}, {OPS, TEN}, NONE),
 }
 NOT_EVEN_SUPERUSERS = {  # what Django's own pages would do to these
     "add": {
@@ -79,13 +81,13 @@ NOT_EVEN_SUPERUSERS = {  # what Django's own pages would do to these
         "streaming.gatewayinstance", "streaming.incident", "streaming.interruptedsession",
         "streaming.nodeevent",
         "streaming.outboxmessage", "streaming.sessionevent", "streaming.streamsession",
-        "streaming.taskrun", "streaming.tokencheckpoint",
+        "streaming.taskrun", "streaming.tokencheckpoint", "streaming.webhookdelivery",
     },
 }  # fmt: skip
 NOT_EVEN_SUPERUSERS["change"] = {*NOT_EVEN_SUPERUSERS["add"], "billing.pricelist"}
 NOT_EVEN_SUPERUSERS["delete"] = {
     *NOT_EVEN_SUPERUSERS["change"], "billing.billingaccount", "billing.usagesink", "streaming.apikey",
-    "streaming.tenant",
+    "streaming.tenant", "streaming.webhookendpoint",
 }  # fmt: skip
 EVERYBODY = {*PERSONS}
 
@@ -163,6 +165,8 @@ ACTIONS: dict[str, dict[str, set[str]]] = {
     "streaming.modelpolicy": {"delete_selected": {OPS}},
     "streaming.streamsession": ON_SESSIONS,
     "streaming.interruptedsession": ON_SESSIONS,
+    "streaming.webhookdelivery": {"send_again": {OPS, TEN}},
+    "streaming.webhookendpoint": {name: {OPS, TEN} for name in ["switch_on", "switch_off", "send_test", "rotate"]},
     "auth.user": {"delete_selected": NONE},
     "auth.group": {"delete_selected": NONE},
 }  # fmt: skip

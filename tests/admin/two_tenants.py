@@ -35,6 +35,8 @@ from streaming.models import (
     StreamSession,
     Tenant,
     TenantMember,
+    WebhookDelivery,
+    WebhookEndpoint,
 )
 from streaming.services import audit
 from streaming.services.explaining import explain_due
@@ -85,6 +87,8 @@ def fill(name: str) -> Tenant:
         name=f"sink-of-{name}", tenant=tenant, url=f"https://{name}.example/", kind="webhook"
     )
     EventDelivery.objects.create(sink=sink, event_id=f"event-of-{name}", type="t", body=name)
+    hook = WebhookEndpoint.objects.create(tenant=tenant, url=f"https://{name}.example/hook")
+    WebhookDelivery.objects.create(endpoint=hook, kind="test", payload={"type": f"for {name}"})
     Export.objects.create(
         period_name="2026-11", format="csv", requested_by=f"user:{name}", tenant=tenant,
         manifest={"files": []}, finished_at=timezone.now(),

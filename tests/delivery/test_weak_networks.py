@@ -84,7 +84,7 @@ async def test_a_network_that_grows_weak_is_noticed(settings, monkeypatch):
         reader=Reader(0, 0.0, network),
         pieces=pieces,
         state=SessionState.STREAMING,
-        controls=[],
+        due_controls=list,
         gateway_is_draining=False,
     )
     writer = SimpleNamespace(opening=lambda: b"")
