@@ -67,6 +67,8 @@ class RemoteLog:
         self.state = SessionState.CREATED
         self.owner_id: int | None = None
         self.lost: Exception | None = None
+        self.closed = False
+        """Whether its owner has said that it ends."""
         self.readers: set[Reader] = set()
         self.leased_at = 0.0
         self._waiters: set[asyncio.Future[None]] = set()
@@ -79,6 +81,11 @@ class RemoteLog:
         if seq >= self.durable_seq:
             return None
         raise LookupError("read PostgreSQL")
+
+    @property
+    def ends(self) -> bool:
+        """As ``SessionLog.ends``."""
+        return self.closed or self.state.is_end
 
     def changed(self) -> asyncio.Future[None]:
         """As ``SessionLog.changed``."""
@@ -170,10 +177,11 @@ class Follower:
         for log in self._logs.values():
             log.wake()
 
-    def hint(self, session_id: UUID, durable_seq: int) -> None:
-        """Another process says that a session is durable up to here."""
+    def hint(self, session_id: UUID, durable_seq: int, closed: bool = False) -> None:
+        """Another process says that a session is durable up to here, and whether it ends."""
         log = self._logs.get(session_id)
         if log is not None:
+            log.closed = log.closed or closed
             log.learned(durable_seq)
 
     async def _run(self) -> None:

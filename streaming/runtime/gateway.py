@@ -38,6 +38,7 @@ from streaming.runtime.measuring import Measuring
 from streaming.runtime.moves import Moves
 from streaming.runtime.presence import Presence
 from streaming.runtime.reclaim import Reclaimer
+from streaming.runtime.rule_book import RuleBook
 from streaming.runtime.runner import Resumption, StreamRunner
 from streaming.runtime.shared import Shared
 from streaming.runtime.sweepers import SweeperWatch
@@ -95,6 +96,7 @@ class Gateway:
         self.polling = PollingReaders(self)
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
+        self.rules = RuleBook(upkeep)
         self.attributor = Attributor(self.fleet, pool, metrics.failover)
         self._shared = Shared(
             fleet=self.fleet,
@@ -107,6 +109,7 @@ class Gateway:
             moves=Moves(),
             journal=self.journal,
             pool=pool,
+            rules=self.rules,
         )
         self._adopting: set[UUID] = set()
         self._watchers: dict[UUID, dict[int, float]] = {}
@@ -233,8 +236,8 @@ class Gateway:
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "durable":
-            for session_id, seq in message["sessions"]:
-                self.follower.hint(UUID(session_id), seq)
+            for session_id, seq, *closed in message["sessions"]:
+                self.follower.hint(UUID(session_id), seq, *closed)
         elif kind == "watch":
             watchers = self._watchers.setdefault(UUID(message["session"]), {})
             watchers[message["from"]] = asyncio.get_running_loop().time() + WATCH_SECONDS
@@ -258,11 +261,12 @@ class Gateway:
         if not self._watchers:
             return
         now = asyncio.get_running_loop().time()
-        news: dict[int, list[tuple[str, int]]] = {}
+        news: dict[int, list[tuple[str, int, bool]]] = {}
         for log in logs:
             for instance_id, until in self._watchers.get(log.session_id, {}).items():
                 if until > now:
-                    news.setdefault(instance_id, []).append((str(log.session_id), log.durable_seq))
+                    known = (str(log.session_id), log.durable_seq, log.closed)
+                    news.setdefault(instance_id, []).append(known)
         for instance_id, sessions in news.items():
             self.spawn(
                 self.bus.send(instance_id, {"type": "durable", "sessions": sessions}), "hint"
@@ -275,6 +279,7 @@ class Gateway:
         await self.journal.start()
         specs = parse_engine_nodes(",".join(settings.ENGINE_NODES))
         await sync_environment_nodes(self.pool, specs)
+        await self.rules.look()
         await self.watch.start()
         self.suspicion.start()
         self.attributor.start()
@@ -284,6 +289,7 @@ class Gateway:
         self.measuring.start()
         self.allowances.start()
         self.spawn(self._beat_forever(), "heartbeat")
+        self.spawn(self.rules.look_forever(), "content rules")
         self.spawn(self._look_for_orphans_forever(), "orphans")
         self.spawn(self._wake_readers_forever(), "look again")
 
