@@ -19,6 +19,7 @@ from streaming.services import (
     purge,
     reclaim,
     reduction,
+    webhook_deliveries,
 )
 from streaming.services.task_runs import recorded
 
@@ -80,4 +81,24 @@ def reduce_expired_metadata() -> dict[str, Any]:
     result = reduction.reduce_expired_metadata()
     if result["more"]:
         reduce_expired_metadata.apply_async(**SOON)
+    return result
+
+
+@shared_task(name="deliver_webhooks")
+@recorded("deliver_webhooks")
+def deliver_webhooks() -> dict[str, Any]:
+    """Tell tenants' webhooks what happened to their sessions."""
+    result = webhook_deliveries.deliver_webhooks()
+    if result["more"]:
+        deliver_webhooks.apply_async(**SOON)
+    return result
+
+
+@shared_task(name="forget_webhooks")
+@recorded("forget_webhooks")
+def forget_webhooks() -> dict[str, Any]:
+    """Delete what webhooks were told long ago."""
+    result = webhook_deliveries.forget_deliveries()
+    if result["more"]:
+        forget_webhooks.apply_async(**SOON)
     return result

@@ -21,6 +21,8 @@ from streaming.admin import (  # noqa: F401  (importing a module registers its t
     session,
     task_run,
     tenant,
+    webhook,
+    webhook_delivery,
 )
 
 admin.site.site_header = "Unbroken"

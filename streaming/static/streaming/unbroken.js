@@ -296,7 +296,7 @@ export class Answer extends EventTarget {
 
   /** The log ends at our cursor. How? */
   async #learnEnd() {
-    const path = `/v1/sessions/${this.id}`;
+    const path = `/v1/sessions/${this.id}?answer=0`;
     const session = await this.#persist(() => this.#parts.http.json(path, { headers: this.headers }));
     this.#finish({ ...session, seq: this.seq + 1 });
   }
