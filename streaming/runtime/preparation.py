@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from streaming.core.failures import AttemptFailed
+from streaming.core.levels import engine_priority
 from streaming.core.seams import SeamGrade
 from streaming.engines.base import Generation
 from streaming.errors import ContextLengthExceeded
@@ -17,6 +18,8 @@ from streaming.runtime.ending import Tally
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.placement import Placement
 from streaming.runtime.records import Record, RecordKind, now, printable
+from streaming.runtime.screening import screening_of
+from streaming.runtime.shared import Shared
 from streaming.runtime.turns import Turn
 
 
@@ -30,12 +33,14 @@ class Preparation:
         placement: Placement,
         tally: Tally,
         overseer: Overseer,
+        shared: Shared,
     ) -> None:
         self._session = session
         self._continuation = continuation
         self._placement = placement
         self._tally = tally
         self._overseer = overseer
+        self._shared = shared
 
     async def attempt(
         self, booking: Booking, turn: Turn, kind: str
@@ -64,6 +69,7 @@ class Preparation:
             return SessionEnd.completed("length")
         if begins_anew and remaining is not None:
             remaining += produced
+        screening = await screening_of(session, self._shared.rules, self._shared.pool, grade)
         self._tally.attempts += 1
         number = self._tally.attempts
         generation = Generation(
@@ -74,6 +80,7 @@ class Preparation:
             sampling=replace(session.request.sampling, seed=session.seed),
             request_id=f"{session.id}-{number}",
             prompt_cache=node.options.prompt_cache == "on",
+            priority=self._priority(node),
             produced=Counter() if begins_anew else Counter(log.token_ids),
         )
         return AttemptRun(
@@ -87,7 +94,14 @@ class Preparation:
             overseer=self._overseer,
             booking=booking,
             turn=turn,
+            screening=screening,
         )
+
+    def _priority(self, node: Node) -> int | None:
+        if node.options.priority == "off":
+            return None
+        is_continuation = self._tally.attempts > 1 or self._session.log.last_seq > 0
+        return engine_priority(self._session.principal.level, is_continuation=is_continuation)
 
 
 def records_of_unasked(
