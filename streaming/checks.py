@@ -70,14 +70,33 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         "max_continuations",
         "log_max_events",
         "log_max_bytes",
+        "moderation_window",
+        "moderation_seconds",
     )
     found: list[checks.CheckMessage] = [
         _limit_error(f"{name.upper()} must be greater than 0.")
         for name in must_be_positive
         if getattr(settings_in_force, name) <= 0
     ]
+    found += [
+        _limit_error(f"{name.upper()} must not be negative.")
+        for name in ("queue_seconds", "queue_length")
+        if getattr(settings_in_force, name) < 0
+    ]
+    if settings_in_force.queue_seconds >= settings_in_force.client_silence:
+        found.append(
+            checks.Warning(
+                "QUEUE_SECONDS is not less than CLIENT_SILENCE.",
+                hint="Who waits in the queue hears nothing meanwhile, and may give up.",
+                id="streaming.W011",
+            )
+        )
     if settings_in_force.kv_high_water > 1:
         found.append(_limit_error("KV_HIGH_WATER must be at most 1: it is a share."))
+    if not 16 <= settings_in_force.filter_hold_characters <= 1000:
+        found.append(_limit_error("FILTER_HOLD_CHARACTERS must be from 16 to 1000."))
+    if settings_in_force.moderation_fails not in ("open", "closed"):
+        found.append(_limit_error("MODERATION_FAILS must be open or closed."))
     return found
 
 

@@ -25,6 +25,13 @@ class StreamingConf:
     max_streams: int = setting(
         2000, "Live sessions one gateway process accepts before it answers 503."
     )
+    queue_seconds: float = setting(
+        10.0,
+        "How long a request waits for a stream to end where a tenant, key or end user has as many as it may; then it is answered 429 (0: at once).",
+    )
+    queue_length: int = setting(
+        200, "Requests of one tenant that wait so at once, in all gateway processes together."
+    )
     max_body_bytes: int = setting(
         4 * 1024 * 1024, "Largest request body; above it the answer is 413."
     )
@@ -126,6 +133,17 @@ class StreamingConf:
     )
     resume_window: float = setting(
         900.0, "How long a suspended session can be continued; then it ends as abandoned."
+    )
+    filter_hold_characters: int = setting(
+        256, "The most text that content rules hold back, and the longest match they can have."
+    )
+    moderation_window: int = setting(
+        200, "Characters that a moderator is asked about at a time, where one is connected."
+    )
+    moderation_seconds: float = setting(0.5, "How long an answer waits for a moderator's verdict.")
+    moderation_fails: str = setting(
+        "open",
+        "Without a verdict in time: open (the answer goes on) or closed (it ends there).",
     )
     max_lead: int = setting(
         512,

@@ -20,13 +20,14 @@ from streaming.errors import error_from_openai
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
 from streaming.runtime.quality import ConnectionQuality
-from streaming.services import idempotency, sessions
+from streaming.services import idempotency, rate_limits, sessions
 from streaming.services.attach import Attachment, attached
 from streaming.services.auth import authenticate
 from streaming.services.chat_requests import read_chat_request
 from streaming.services.embed_tokens import allows_model, apply_grant
 from streaming.services.origins import check_origin
 from streaming.services.quality import with_quality
+from streaming.services.rate_limits import Usage
 
 
 async def request_principal(gateway: Gateway, request: Request) -> Principal:
@@ -51,14 +52,31 @@ async def begin(
     chat: ChatRequest,
     request: Request,
     protocol: str,
+    headers: list[Header],
     *,
     body: bytes,
 ) -> UUID:
     """The session of a request: a new one, or the one of its ``Idempotency-Key``.
 
     ``body``: what is really asked for. The key stands for the client's own body: a fresh token may
-    have another preset.
+    have another preset. How limits stand is added to ``headers``, also where one refuses.
     """
+    usage = Usage()
+    try:
+        return await _begin(gateway, principal, chat, request, protocol, body, usage)
+    finally:
+        headers += usage.headers()
+
+
+async def _begin(
+    gateway: Gateway,
+    principal: Principal,
+    chat: ChatRequest,
+    request: Request,
+    protocol: str,
+    body: bytes,
+    usage: Usage,
+) -> UUID:
     principal = with_quality(
         principal, request.header("x-unbroken-level"), request.header("x-unbroken-variant")
     )
@@ -71,6 +89,7 @@ async def begin(
             gateway, principal, end_user, key, request.body
         )
         if not is_ours:
+            await rate_limits.look(gateway, principal, end_user, usage)
             return session_id
     session = None
     try:
@@ -83,6 +102,7 @@ async def begin(
             protocol=protocol,
             rehearsal=rehearsal,
             session_id=session_id,
+            usage=usage,
         )
     finally:  # refused, or its client has left already
         if session is None and session_id is not None:
@@ -111,7 +131,9 @@ class ChatCompletionsConsumer(StreamConsumer):
             # Nobody could come back for it.
             principal = replace(principal, on_disconnect="cancel")
         wishes = wishes_of(request)
-        session_id = await begin(gateway, principal, chat, request, "openai", body=body)
+        session_id = await begin(
+            gateway, principal, chat, request, "openai", self.extra_headers, body=body
+        )
         self.session_id = session_id
         completion = Completion(session_id, chat)
         with attached(gateway, session_id, 0, self.socket, "openai") as attachment:

@@ -76,6 +76,7 @@ def session_body(stored: StoredSession) -> dict[str, Any]:
         "model": stored.model,
         "created_at": stored.created_at,
         "ended_at": stored.ended_at,
+        "purged_at": stored.purged_at,
         "resume_until": stored.resume_until,
         "durable_seq": stored.durable_seq,
         "delivered_seq": stored.delivered_seq,
@@ -83,3 +84,14 @@ def session_body(stored: StoredSession) -> dict[str, Any]:
         "error_code": stored.error_code or None,
         "cause": stored.cause or None,
     }
+
+
+def ended_usage(stored: StoredSession) -> dict[str, Any] | None:
+    """What its end tells of usage; None before that. The terminal record is no token."""
+    if not stored.ended:
+        return None
+    counted = {
+        "prompt_tokens": stored.prompt_tokens,
+        "cached_prompt_tokens": stored.cached_prompt_tokens,
+    }
+    return usage_of(counted, max(stored.durable_seq - 1, 0))

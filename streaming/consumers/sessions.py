@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,12 @@ from streaming.consumers.heartbeat import silence
 from streaming.consumers.long_poll import answer_poll, wait_of, wants_poll
 from streaming.consumers.openai import begin, request_principal
 from streaming.consumers.request import Request
-from streaming.consumers.session_events import SessionEventWriter, interrupted, session_body
+from streaming.consumers.session_events import (
+    SessionEventWriter,
+    ended_usage,
+    interrupted,
+    session_body,
+)
 from streaming.consumers.wishes import wants_quality, wishes_of
 from streaming.core.levels import Level
 from streaming.errors import AuthenticationFailed, GatewayError, InvalidRequest, NotFound
@@ -23,10 +29,18 @@ from streaming.runtime.adoption import StoredSession, stored_session
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.quality import ConnectionQuality
 from streaming.services import sessions
-from streaming.services.attach import attached, check_cursor, find, note_end, note_return
+from streaming.services.attach import (
+    attached,
+    check_cursor,
+    find,
+    note_end,
+    note_return,
+    note_sent,
+)
 from streaming.services.chat_requests import read_chat_request
 from streaming.services.embed_tokens import apply_grant
 from streaming.services.origins import check_origin_for
+from streaming.services.stored_answer import answer_pieces
 from streaming.services.stream_tokens import mint_stream_token, opens
 
 
@@ -48,7 +62,9 @@ class SessionsConsumer(StreamConsumer):
         principal = await request_principal(gateway, request)
         body = apply_grant(principal, request.body)
         chat = read_chat_request(body)
-        session_id = await begin(gateway, principal, chat, request, "sessions", body=body)
+        session_id = await begin(
+            gateway, principal, chat, request, "sessions", self.extra_headers, body=body
+        )
         live = gateway.sessions.get(session_id)
         if live is not None:
             await live.log.flushed()
@@ -66,7 +82,10 @@ class SessionsConsumer(StreamConsumer):
 
 
 class SessionConsumer(StreamConsumer):
-    """``GET /v1/sessions/{id}``."""
+    """``GET /v1/sessions/{id}``: the session, and once it has ended its answer.
+
+    The text is read and written piece by piece. Whoever gets it has it delivered, as by events.
+    """
 
     methods = ("GET",)
 
@@ -74,7 +93,29 @@ class SessionConsumer(StreamConsumer):
         gateway = current()
         principal = await request_principal(gateway, request)
         stored = await find(gateway, principal, session_id_of(request))
-        await self.respond_json(200, session_body(stored))
+        body = {**session_body(stored), "usage": ended_usage(stored)}
+        unwanted = request.query.get("answer") == "0"
+        if unwanted or not stored.ended or stored.purged_at is not None:
+            await self.respond_json(200, body if unwanted else {**body, "answer": None})
+            return
+        async with aclosing(answer_pieces(gateway, stored)) as pieces:
+            # Before the head: what can't be read is told by a status.
+            first = await anext(pieces, "")
+            await self.start_stream(headers=[(b"content-type", b"application/json")])
+            await self.write(orjson.dumps(body)[:-1] + b',"answer":{"text":"' + _escaped(first))
+            async for text in pieces:
+                await self.write(_escaped(text))
+        told = {"tokens": max(stored.durable_seq - 1, 0), "finish_reason": body["finish_reason"]}
+        await self.write(b'",' + orjson.dumps(told)[1:] + b"}")
+        note_sent(gateway, stored.id, stored.durable_seq, self.socket)
+
+    async def inband_error(self, error: GatewayError) -> None:
+        """Nothing: JSON that breaks off is read by nobody as an answer."""
+
+
+def _escaped(text: str) -> bytes:
+    """As it stands between the quotes of a JSON string."""
+    return orjson.dumps(text)[1:-1]
 
 
 class SessionEventsConsumer(StreamConsumer):

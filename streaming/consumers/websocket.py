@@ -31,6 +31,7 @@ from streaming.consumers.openai_format import usage_of
 from streaming.consumers.page import Page
 from streaming.consumers.request import named_end_user
 from streaming.consumers.wishes import update
+from streaming.core.chat import ChatRequest
 from streaming.core.levels import Level
 from streaming.core.state import SessionState
 from streaming.errors import (
@@ -262,17 +263,40 @@ class ChatSocket(AsyncWebsocketConsumer):
         body = apply_grant(principal, _spelled(message.get("request"), "request"))
         chat = read_chat_request(body)
         principal = with_quality(principal, _text(message, "level"), _text(message, "variant"))
-        session = await sessions.create_session(
-            self._gateway,
-            principal,
-            chat,
-            body=body,
-            request_id=self._request_id,
-            protocol="websocket",
-            rehearsal=sessions.parse_rehearsal(_text(message, "rehearse"), principal),
-        )
-        level = session.principal.level
-        self._follow(session.id, session.reference, 0, message.get("ref"), session.log.epoch, level)
+        rehearsal = sessions.parse_rehearsal(_text(message, "rehearse"), principal)
+        # Its own task: it may have to wait for its turn, acks and stops of others must not.
+        self._starting += 1
+        self._spawn(self._start_one(principal, chat, body, rehearsal, message))
+
+    async def _start_one(
+        self,
+        principal: Principal,
+        chat: ChatRequest,
+        body: bytes,
+        rehearsal: list[int],
+        message: Message,
+    ) -> None:
+        try:
+            session = await sessions.create_session(
+                self._gateway,
+                principal,
+                chat,
+                body=body,
+                request_id=self._request_id,
+                protocol="websocket",
+                rehearsal=rehearsal,
+            )
+        except GatewayError as exc:
+            await self._tell_error(exc, message)
+        except psycopg.OperationalError as exc:
+            await self._tell_error(self._without_database(exc), message)
+        except Exception as exc:  # noqa: BLE001  the edge of the task
+            await self._tell_error(self._unforeseen(exc), message)
+        else:
+            ref, level = message.get("ref"), session.principal.level
+            self._follow(session.id, session.reference, 0, ref, session.log.epoch, level)
+        finally:
+            self._starting -= 1
 
     async def _resume(self, message: Message) -> None:
         """Follow a session from a cursor: ``{"type": "resume", "session": id, "seq": n}``."""
@@ -369,7 +393,7 @@ class ChatSocket(AsyncWebsocketConsumer):
         return GatewayError(f"The gateway failed to answer; it is logged as {self._request_id}.")
 
     def _check_room(self) -> None:
-        if len(self._following) >= MAX_SESSIONS:
+        if len(self._following) + self._starting >= MAX_SESSIONS:
             raise InvalidRequest(f"One socket follows at most {MAX_SESSIONS} sessions.")
 
     # Following
@@ -439,6 +463,8 @@ class ChatSocket(AsyncWebsocketConsumer):
     ) -> None:
         """``cause``: the client's message that it answers, as far as it could be read."""
         message: Message = {"type": "error", **exc.as_openai()}
+        if exc.retry_after is not None:
+            message["error"]["retry_after"] = round(exc.retry_after, 3)
         if isinstance(cause, dict) and cause.get("ref") is not None:
             message["ref"] = cause["ref"]
         if session_id is not None:
@@ -447,6 +473,8 @@ class ChatSocket(AsyncWebsocketConsumer):
 
     _sent_at = 0.0
     _born = 0.0
+    _starting = 0
+    """Sessions that have yet to begin."""
     _moved = False
     """Whether it was told to come back on another connection."""
 

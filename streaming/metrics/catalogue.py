@@ -68,6 +68,28 @@ SETTLEMENT = Spread(
     bounds=SECONDS,
 )
 
+# Limits
+
+RATE_LIMITED = Total(
+    "unbroken_rate_limited_total",
+    "Requests that were refused, by the kind of limit: requests, tokens or streams.",
+    ["kind"],
+    initial=[("requests",), ("tokens",), ("streams",)],
+)
+QUEUE_LENGTH = Level(
+    "unbroken_queue_length", "Requests that wait for one of their streams to end.", mode="livesum"
+)
+QUEUE_WAIT = Spread(
+    "unbroken_queue_seconds",
+    "How long requests waited so, whatever came of it; those that did not wait are not counted.",
+    bounds=SECONDS,
+)
+LIMITS_ALONE = Level(
+    "unbroken_limits_alone",
+    "Gateway processes that keep limits by themselves because Redis is away.",
+    mode="livesum",
+)
+
 # Tokens
 
 FIRST_TOKEN = Spread(
@@ -192,4 +214,16 @@ JOURNAL_PENDING = Level(
 )
 PROCESSES = Level(
     "unbroken_gateway_processes", "Gateway processes that are running.", mode="livesum"
+)
+
+# Content
+
+CONTENT_RULE_HITS = Total(
+    "unbroken_content_rule_hits_total",
+    "What content rules and moderators have found in answers, by what became of it.",
+    ["action"],
+    initial=[("stop",), ("mask",), ("flag",)],
+)
+MODERATOR_FAILURES = Total(
+    "unbroken_moderator_failures_total", "Windows of text for which a moderator gave no verdict."
 )

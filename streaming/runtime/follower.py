@@ -52,7 +52,9 @@ UPDATE session_fence f SET readers_until = now() + interval '3 seconds',
     cursor_seq = greatest(f.cursor_seq, least(free.cursor, f.durable_seq)),
     acked_seq = greatest(f.acked_seq, least(free.acked, f.durable_seq))
 FROM free WHERE f.session_id = free.session_id
-RETURNING f.session_id, free.former, f.delivered_seq
+RETURNING f.session_id, free.former, least(f.delivered_seq, (
+    SELECT s.completion_tokens FROM streaming_streamsession s
+    WHERE s.id = f.session_id AND s.ended_at IS NOT NULL))
 """
 
 

@@ -28,6 +28,7 @@ from streaming.fleet.suspicion import Suspicion
 from streaming.fleet.watch import NEWS, FleetWatch
 from streaming.ports import ports
 from streaming.runtime import adoption, delivery, instance
+from streaming.runtime.allowances import Allowances
 from streaming.runtime.bus import Bus
 from streaming.runtime.follower import Follower
 from streaming.runtime.journal import Journal
@@ -37,6 +38,7 @@ from streaming.runtime.measuring import Measuring
 from streaming.runtime.moves import Moves
 from streaming.runtime.presence import Presence
 from streaming.runtime.reclaim import Reclaimer
+from streaming.runtime.rule_book import RuleBook
 from streaming.runtime.runner import Resumption, StreamRunner
 from streaming.runtime.shared import Shared
 from streaming.runtime.sweepers import SweeperWatch
@@ -83,9 +85,10 @@ class Gateway:
         self.sessions: dict[UUID, LiveSession] = {}
         self.bus = Bus(instance_id, self._receive)
         self.continuations = Continuations(self.fleet)
+        self.allowances = Allowances(self.sessions, settings.REDIS_URL)
         self.measuring = Measuring(self.sessions, self.journal, self.continuations, pool)
         self.follower = Follower(
-            pool, instance_id, self.adopt, self._ask_for_hints, self.measuring.delivery_stored
+            pool, instance_id, self.adopt, self._ask_for_hints, self._delivery_stored
         )
         self.presence = Presence(
             upkeep, lambda: list(self.sessions.values()), self.measuring.count.left
@@ -93,6 +96,7 @@ class Gateway:
         self.polling = PollingReaders(self)
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
+        self.rules = RuleBook(upkeep)
         self.attributor = Attributor(self.fleet, pool, metrics.failover)
         self._shared = Shared(
             fleet=self.fleet,
@@ -105,6 +109,7 @@ class Gateway:
             moves=Moves(),
             journal=self.journal,
             pool=pool,
+            rules=self.rules,
         )
         self._adopting: set[UUID] = set()
         self._watchers: dict[UUID, dict[int, float]] = {}
@@ -130,11 +135,14 @@ class Gateway:
         session.log.on_lost = session.task.cancel
         self.sessions[session.id] = session
         self.measuring.opened(session)
+        if resumption is not None:
+            self.allowances.taken_over(session)
         session.task.add_done_callback(lambda _: self._forget(session))
 
     def _forget(self, session: LiveSession) -> None:
         if self.sessions.get(session.id) is session:
             self.measuring.closed(session)
+            self.allowances.closed(session)
             del self.sessions[session.id]
         self._watchers.pop(session.id, None)
         session.log.wake()
@@ -210,10 +218,12 @@ class Gateway:
             return None
         # The terminal record has a seq too, and is no token.
         most = moved.delivered if moved.tokens is None else moved.tokens
-        self.measuring.delivery_stored(
-            session_id, min(moved.former, most), min(moved.delivered, most)
-        )
+        self._delivery_stored(session_id, min(moved.former, most), min(moved.delivered, most))
         return moved.delivered
+
+    def _delivery_stored(self, session_id: UUID, former: int, seq: int) -> None:
+        self.measuring.delivery_stored(session_id, former, seq)
+        self.allowances.delivered(session_id, former, seq)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Run a coroutine in the background; it must deal with its own errors."""
@@ -269,6 +279,7 @@ class Gateway:
         await self.journal.start()
         specs = parse_engine_nodes(",".join(settings.ENGINE_NODES))
         await sync_environment_nodes(self.pool, specs)
+        await self.rules.look()
         await self.watch.start()
         self.suspicion.start()
         self.attributor.start()
@@ -276,7 +287,9 @@ class Gateway:
         self.follower.start()
         self.presence.start()
         self.measuring.start()
+        self.allowances.start()
         self.spawn(self._beat_forever(), "heartbeat")
+        self.spawn(self.rules.look_forever(), "content rules")
         self.spawn(self._look_for_orphans_forever(), "orphans")
         self.spawn(self._wake_readers_forever(), "look again")
 
@@ -286,6 +299,7 @@ class Gateway:
         Readers that can resume see ``draining`` and move to another process at once.
         """
         self.draining = True
+        self.allowances.send_all_away()
         self._wake_readers()
         await self._wait_for_runners(timeout)
         for session in list(self.sessions.values()):
@@ -305,6 +319,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.measuring.stop()
+        await self.allowances.stop()
         await self.presence.stop()
         await self.follower.stop()
         await self.bus.stop()

@@ -18,6 +18,8 @@ from streaming.runtime.ending import Tally
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.placement import Placement
 from streaming.runtime.records import Record, RecordKind, now, printable
+from streaming.runtime.screening import screening_of
+from streaming.runtime.shared import Shared
 from streaming.runtime.turns import Turn
 
 
@@ -31,12 +33,14 @@ class Preparation:
         placement: Placement,
         tally: Tally,
         overseer: Overseer,
+        shared: Shared,
     ) -> None:
         self._session = session
         self._continuation = continuation
         self._placement = placement
         self._tally = tally
         self._overseer = overseer
+        self._shared = shared
 
     async def attempt(
         self, booking: Booking, turn: Turn, kind: str
@@ -65,6 +69,7 @@ class Preparation:
             return SessionEnd.completed("length")
         if begins_anew and remaining is not None:
             remaining += produced
+        screening = await screening_of(session, self._shared.rules, self._shared.pool, grade)
         self._tally.attempts += 1
         number = self._tally.attempts
         generation = Generation(
@@ -89,6 +94,7 @@ class Preparation:
             overseer=self._overseer,
             booking=booking,
             turn=turn,
+            screening=screening,
         )
 
     def _priority(self, node: Node) -> int | None:

@@ -294,6 +294,14 @@ async def note_end(gateway: Gateway, stored: StoredSession) -> None:
     await gateway.store_delivered(stored.id, Marks(sent=end, cursor=end))
 
 
+def note_sent(gateway: Gateway, session_id: UUID, seq: int, socket: Socket | None) -> None:
+    """All up to ``seq`` was written to somebody who follows no events: it counts as any reader's."""
+    now = asyncio.get_running_loop().time()
+    reader = Reader(0, now, socket)
+    reader.sent(seq, now)
+    gateway.spawn(_settle_delivery(gateway, session_id, reader), "delivered")
+
+
 @contextmanager
 def attached(
     gateway: Gateway,

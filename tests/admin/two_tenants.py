@@ -28,6 +28,7 @@ from billing.services import credits
 from billing.services.periods import account_of
 from streaming.admin.tenancy import OfTenant
 from streaming.models import (
+    EmbedToken,
     Incident,
     InferenceNode,
     ModelAlias,
@@ -87,6 +88,10 @@ def fill(name: str) -> Tenant:
         name=f"sink-of-{name}", tenant=tenant, url=f"https://{name}.example/", kind="webhook"
     )
     EventDelivery.objects.create(sink=sink, event_id=f"event-of-{name}", type="t", body=name)
+    EmbedToken.objects.create(
+        tenant=tenant, api_key=key, end_user=f"reader of {name}", expires_at=timezone.now(),
+        preset={"system": "You keep a lighthouse."},
+    )  # fmt: skip
     hook = WebhookEndpoint.objects.create(tenant=tenant, url=f"https://{name}.example/hook")
     WebhookDelivery.objects.create(endpoint=hook, kind="test", payload={"type": f"for {name}"})
     Export.objects.create(
