@@ -48,6 +48,8 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         "max_continuations",
         "log_max_events",
         "log_max_bytes",
+        "moderation_window",
+        "moderation_seconds",
     )
     found: list[checks.CheckMessage] = [
         _limit_error(f"{name.upper()} must be greater than 0.")
@@ -56,6 +58,10 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
     ]
     if settings_in_force.kv_high_water > 1:
         found.append(_limit_error("KV_HIGH_WATER must be at most 1: it is a share."))
+    if not 16 <= settings_in_force.filter_hold_characters <= 1000:
+        found.append(_limit_error("FILTER_HOLD_CHARACTERS must be from 16 to 1000."))
+    if settings_in_force.moderation_fails not in ("open", "closed"):
+        found.append(_limit_error("MODERATION_FAILS must be open or closed."))
     return found
 
 

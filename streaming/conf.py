@@ -127,6 +127,17 @@ class StreamingConf:
     resume_window: float = setting(
         900.0, "How long a suspended session can be continued; then it ends as abandoned."
     )
+    filter_hold_characters: int = setting(
+        256, "The most text that content rules hold back, and the longest match they can have."
+    )
+    moderation_window: int = setting(
+        200, "Characters that a moderator is asked about at a time, where one is connected."
+    )
+    moderation_seconds: float = setting(0.5, "How long an answer waits for a moderator's verdict.")
+    moderation_fails: str = setting(
+        "open",
+        "Without a verdict in time: open (the answer goes on) or closed (it ends there).",
+    )
     max_lead: int = setting(
         512,
         "A reader that takes nothing for its grace period, while the log leads it by more tokens than this, counts as absent.",

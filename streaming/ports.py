@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.core.chat import ChatRequest
+from streaming.core.moderation import Moderated, Moderator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +51,15 @@ class Ports:
     ``may_reduce``: of which of these sessions nobody has to know any more who asked. ``usage_of``: what
     is known of their use, for the end user who asks for it (JSON, amounts as text); of those that were
     settled. ``is_verified`` says whether who is logged in has shown what staff must show besides a
-    password; the request has its user and session."""
+    password; the request has its user and session. ``moderator`` makes who judges an attempt of an answer
+    before it is shown, or None for no one; where it is None itself nobody is asked."""
 
     admit: Callable[[AsyncConnectionPool, Start], Awaitable[None]] = _admit_all
     settle: Callable[[], int] = _settle_nothing
     may_reduce: Callable[[Iterable[UUID]], set[UUID]] = _reduce_all
     usage_of: Callable[[Iterable[UUID]], Mapping[UUID, dict[str, Any]]] = _used_nothing
     is_verified: Callable[[HttpRequest], bool] = _password_is_enough
+    moderator: Callable[[Moderated], Moderator | None] | None = None
 
 
 ports = Ports()

@@ -12,6 +12,7 @@ from celery import shared_task
 
 from streaming.services import (
     defragment,
+    embed_tokens,
     explaining,
     orphans,
     partitions,
@@ -69,6 +70,7 @@ def purge_expired_content() -> dict[str, Any]:
         purge_expired_content.apply_async(**SOON)
         return result
     partly = {"made": partitions.make_partitions(), **partitions.drop_partitions()}
+    partly["embed_tokens"] = embed_tokens.forget_expired()
     return {**result, **partly, "overdue": purge.watch_overdue()}
 
 

@@ -9,6 +9,7 @@ from streaming.admin import (  # noqa: F401  (importing a module registers its t
     api_key,
     attempt,
     checkpoint,
+    embed_token,
     event,
     incident,
     instance,

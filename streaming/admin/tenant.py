@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.db import transaction
 from django.http import HttpRequest
 
 from streaming.admin.audited import AuditedAdmin, actor_of
 from streaming.admin.end_users import WithEndUsers
+from streaming.admin.origins import OriginsField
 from streaming.admin.tenancy import LimitedChoices, OfTenant, is_limited
 from streaming.models import Tenant, TenantMember
 from streaming.services.members import note_member
@@ -28,17 +30,24 @@ class MemberInline(LimitedChoices, admin.TabularInline):
         return False  # somebody else would be another member
 
 
+class TenantForm(forms.ModelForm):
+    allowed_origins = OriginsField(
+        required=False, help_text=Tenant._meta.get_field("allowed_origins").help_text
+    )
+
+
 @admin.register(Tenant)
 class TenantAdmin(OfTenant, WithEndUsers, AuditedAdmin):
     tenant_path = "pk"
     audited_as = "tenant"
-    told = ("content_days", "metadata_days", "support_sees_content")
+    form = TenantForm
+    told = ("content_days", "metadata_days", "support_sees_content", "allowed_origins")
     list_display = ["name", "display_name", "created_at"]
     search_fields = ["name", "display_name"]
     ordering = ["name"]
     fields = [
         "name", "display_name", "content_days", "metadata_days", "support_sees_content",
-        "created_at",
+        "allowed_origins", "created_at",
     ]  # fmt: skip
     readonly_fields = ["created_at"]
     inlines = [MemberInline]

@@ -67,6 +67,12 @@ OUTCOMES = {
     "": "Not interrupted",
 }
 
+FILTERED = {
+    "mask": "replaced something in the answer",
+    "stop": "ended the answer",
+    "flag": "found something in the answer",
+}
+
 STATES = {
     "created": "waits for an engine",
     "streaming": "is being answered now",
@@ -165,6 +171,13 @@ def _moved(event: Happening) -> str:
     return f"The answer continued {_on(data)}{grade}."
 
 
+def _filtered(event: Happening) -> str:
+    data = event.data
+    times = int(data["count"])
+    often = "" if times == 1 else f" {times} times"
+    return f"Content rule “{data['rule']}” {FILTERED[data['action']]}{often}."
+
+
 def _taken_over(event: Happening) -> str:
     data = event.data
     former = f" from process {data['from']}" if data.get("from") else ""
@@ -229,6 +242,7 @@ _SENTENCES: dict[str, Callable[[Happening], str]] = {
         f"The answer has taken {_seconds(e.data['seconds'])} so far;"
         f" at {_seconds(e.data['limit'])} it will be ended."
     ),
+    "filtered": _filtered,
     "taken_over": _taken_over,
     "reader_joined": _joined,
     "reader_left": lambda e: f"{_reader(e.data)} {word(LEAVINGS, e.data['how'])}.",

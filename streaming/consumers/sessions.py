@@ -14,7 +14,7 @@ from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
 from streaming.consumers.heartbeat import interval, silence, wanted_interval
 from streaming.consumers.long_poll import answer_poll, wait_of, wants_poll
-from streaming.consumers.openai import begin, parse_body, request_principal
+from streaming.consumers.openai import begin, request_principal
 from streaming.consumers.request import Request
 from streaming.consumers.session_events import (
     SessionEventWriter,
@@ -34,6 +34,9 @@ from streaming.services.attach import (
     note_return,
     note_sent,
 )
+from streaming.services.chat_requests import read_chat_request
+from streaming.services.embed_tokens import apply_grant
+from streaming.services.origins import check_origin_for
 from streaming.services.stored_answer import answer_pieces
 from streaming.services.stream_tokens import mint_stream_token, opens
 
@@ -54,8 +57,9 @@ class SessionsConsumer(StreamConsumer):
     async def handle(self, request: Request) -> None:
         gateway = current()
         principal = await request_principal(gateway, request)
-        chat = parse_body(request.body)
-        session_id = await begin(gateway, principal, chat, request, "sessions")
+        body = apply_grant(principal, request.body)
+        chat = read_chat_request(body)
+        session_id = await begin(gateway, principal, chat, request, "sessions", body=body)
         live = gateway.sessions.get(session_id)
         if live is not None:
             await live.log.flushed()
@@ -178,6 +182,8 @@ class SessionEventsConsumer(StreamConsumer):
         stored = await stored_session(gateway.pool, session_id)
         if stored is None:
             raise NotFound("There is no such session.")
+        page = request.page
+        await check_origin_for(gateway.pool, stored.tenant_id, page.origin, is_own=page.is_own)
         return stored
 
 

@@ -1,5 +1,8 @@
 """``/ws/chat/``: several sessions over one socket.
 
+A client that can set headers is authenticated by its handshake. A browser's script cannot: it offers
+the subprotocol ``unbroken.v1``, and its first message is ``auth`` with an embed token.
+
 ``receive`` only routes: each session is followed by a task of its own, so that stop, acks and the
 disconnect are seen at once. Every protocol error is answered, none is dropped. The messages are
 written down in ``docs/protocol.md``.
@@ -11,28 +14,32 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import parse_qs
 from uuid import UUID, uuid4
 
 import orjson
+import psycopg
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from streaming.conf import conf
+from streaming.consumers.cross_origin import is_allowed_by_any
 from streaming.consumers.heartbeat import parsed_interval, silence
 from streaming.consumers.openai_format import usage_of
+from streaming.consumers.page import Page
 from streaming.consumers.request import named_end_user
-from streaming.core.chat import BadParameter, NotSupported, parse_chat_request
 from streaming.core.state import SessionState
 from streaming.errors import (
     AuthenticationFailed,
     CursorBeyondLog,
     GatewayError,
     InvalidRequest,
+    JournalUnavailable,
     NotFound,
-    UnsupportedParameter,
+    NotPermitted,
+    OriginNotAllowed,
+    RequestTooLarge,
     error_from_openai,
 )
 from streaming.metrics import connection_ended
@@ -49,22 +56,37 @@ from streaming.services.attach import (
     note_end,
     note_return,
 )
-from streaming.services.auth import authenticate
+from streaming.services.auth import authenticate, named
+from streaming.services.chat_requests import read_chat_request
+from streaming.services.embed_tokens import apply_grant
+from streaming.services.origins import check_origin
 
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 32
 RESTARTING = 1012
 UNAUTHORISED = 4401
+FORBIDDEN = 4403
+MALFORMED = 4400
+
+PROTOCOL = "unbroken.v1"
+AUTH_SECONDS = 10.0
+"""What a browser has for its first message."""
+MAX_AUTH_BYTES = 4096
+MAX_REF_BYTES = 4096
 
 Message = dict[str, Any]
 
 
 class ChatSocket(AsyncWebsocketConsumer):
-    """Client: ``start``, ``resume``, ``ack``, ``stop``, ``ping``. Server: ``session``, ``token``,
-    ``recovering``, ``recovered``, ``done``, ``error``, ``ping``, ``pong``."""
+    """Client: ``auth``, ``start``, ``resume``, ``ack``, ``stop``, ``ping``. Server: ``ready``,
+    ``session``, ``token``, ``recovering``, ``recovered``, ``done``, ``error``, ``ping``, ``pong``."""
 
     _principal: Principal | None = None
+    _authorization: str | None = None
+    """What it was authenticated with: looked at again for whatever begins something."""
+    _deadline: asyncio.Task[None] | None = None
+    """Runs while the first message of a browser is awaited."""
 
     async def connect(self) -> None:
         self._following: dict[UUID, _Follow] = {}
@@ -74,27 +96,65 @@ class ChatSocket(AsyncWebsocketConsumer):
         self._cloudevents = query.get("envelope") == ["cloudevents"]
         self._request_id = uuid4().hex
         headers = {name.decode(): value.decode("latin-1") for name, value in self.scope["headers"]}
-        await self.accept()
-        principal = None
+        self._page = Page(self.scope)
+        self._user = named_end_user(headers)
+        speaks_first = PROTOCOL in self.scope.get("subprotocols", [])
+        await self.accept(PROTOCOL if speaks_first else None)
         try:
             self._gateway = current()
             wanted = query.get("heartbeat")
             self._interval = parsed_interval(wanted[-1]) if wanted else conf().keepalive_seconds
-            principal = await authenticate(
-                self._gateway, headers.get("authorization"), named_end_user(headers)
-            )
-        except AuthenticationFailed as exc:
-            await self._tell_error(exc)
-            await self.close(UNAUTHORISED)
-            return
+            if self._page.is_foreign and not await is_allowed_by_any(self._page.origin or ""):
+                raise OriginNotAllowed
+            if speaks_first:
+                self._deadline = self._spawn(self._expect_auth())
+                return
+            authorization = headers.get("authorization")
+            if authorization is None:
+                authorization = self._cookie()
+            await self._enter(authorization)
         except GatewayError as exc:
-            await self._tell_error(exc)
-            await self.close(RESTARTING if exc.http_status == 503 else 4400)
-            return
-        self._principal = principal
+            await self._turn_away(exc)
+        except psycopg.OperationalError as exc:
+            await self._turn_away(self._without_database(exc))
+
+    async def _enter(self, authorization: str | None) -> None:
+        """Let somebody in, from now on. Raises ``AuthenticationFailed``, ``OriginNotAllowed``."""
+        self._principal = await self._holder(authorization)
+        self._authorization = authorization
         self._born = asyncio.get_running_loop().time()
         WEBSOCKETS.value += 1
         self._spawn(self._heartbeat())
+
+    async def _holder(self, authorization: str | None) -> Principal:
+        """Whose credential it is, on this page. Raises as ``authenticate``, ``OriginNotAllowed``."""
+        principal = await authenticate(self._gateway, authorization, self._user)
+        check_origin(principal, self._page.origin, is_own=self._page.is_own)
+        return principal
+
+    def _cookie(self) -> str | None:
+        """The embed token that one of our own pages has in a cookie. Raises ``OriginNotAllowed``."""
+        if not self._page.token_cookie:
+            return None
+        self._page.check_first_party()
+        return f"Bearer {self._page.token_cookie}"
+
+    async def _expect_auth(self) -> None:
+        await asyncio.sleep(AUTH_SECONDS)
+        await self._turn_away(AuthenticationFailed("No auth message has come in time."))
+
+    async def _turn_away(self, error: GatewayError, cause: Any = None) -> None:
+        """Close, saying why."""
+        self._deadline = None
+        await self._tell_error(error, cause)
+        match error:
+            case AuthenticationFailed():
+                code = UNAUTHORISED
+            case NotPermitted():
+                code = FORBIDDEN
+            case _:
+                code = RESTARTING if error.http_status == 503 else MALFORMED
+        await self.close(code)
 
     async def disconnect(self, code: int) -> None:
         if self._principal is not None:
@@ -109,7 +169,8 @@ class ChatSocket(AsyncWebsocketConsumer):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self._principal is None:
-            return  # it has been told why, and is being closed
+            await self._receive_first(text_data, bytes_data)
+            return
         message: Any = None
         try:
             message = _parsed(text_data, bytes_data)
@@ -121,27 +182,79 @@ class ChatSocket(AsyncWebsocketConsumer):
             await handler(self, message)
         except GatewayError as exc:
             await self._tell_error(exc, message)
+        except psycopg.OperationalError as exc:
+            await self._tell_error(self._without_database(exc), message)
         except Exception as exc:  # noqa: BLE001  the edge: the client gets an answer, the log the cause
             await self._tell_error(self._unforeseen(exc), message)
 
+    async def _receive_first(self, text: str | None, data: bytes | None) -> None:
+        """The first message of a browser. Whatever it is, nothing but ``auth`` is done."""
+        if self._deadline is None:
+            return  # it has been told why, and is being closed
+        self._deadline.cancel()
+        self._deadline = None
+        message: Any = None
+        try:
+            if len(text or data or "") > MAX_AUTH_BYTES:
+                raise RequestTooLarge("The auth message is too large.")
+            message = _parsed(text, data)
+            if message.get("type") != "auth":
+                raise AuthenticationFailed("The first message must be auth.")
+            await self._enter(self._token_of(message))
+            await self._tell_ready()
+        except GatewayError as exc:
+            await self._turn_away(exc, message)
+        except psycopg.OperationalError as exc:
+            await self._turn_away(self._without_database(exc), message)
+        except Exception as exc:  # noqa: BLE001  the edge: the client gets an answer, the log the cause
+            await self._turn_away(self._unforeseen(exc), message)
+
     # What clients ask for
+
+    async def _auth(self, message: Message) -> None:
+        """A fresh token for the same end user: ``{"type": "auth", "token": …}``."""
+        authorization = self._token_of(message)
+        principal = await self._holder(authorization)
+        own = self._authenticated
+        if (principal.tenant_id, principal.end_user) != (own.tenant_id, own.end_user):
+            raise NotPermitted("This socket belongs to another end user: open a new one.")
+        self._principal = principal
+        self._authorization = authorization
+        await self._tell_ready()
+
+    def _token_of(self, message: Message) -> str | None:
+        """Without a token: the cookie's, on pages of our own."""
+        token = _text(message, "token")
+        return self._cookie() if token is None else f"Bearer {token}"
+
+    async def _tell_ready(self) -> None:
+        principal = self._authenticated
+        until = principal.embed.expires_at if principal.embed else None
+        await self._send(
+            {
+                "type": "ready",
+                "server_time": _now(),
+                "user": principal.end_user,
+                "expires_at": until and until.isoformat(timespec="milliseconds"),
+            }
+        )
+
+    async def _entitled(self) -> Principal:
+        """Who asks, if the credential still opens anything. Raises as ``authenticate``."""
+        self._principal = await self._holder(self._authorization)
+        return self._principal
 
     async def _start(self, message: Message) -> None:
         """Begin an answer: ``{"type": "start", "ref": …, "request": {chat request}}``."""
+        principal = await self._entitled()
         self._check_room()
-        body = message.get("request")
-        try:
-            chat = parse_chat_request(body)
-        except NotSupported as exc:
-            raise UnsupportedParameter(str(exc), param=exc.param) from exc
-        except BadParameter as exc:
-            raise InvalidRequest(str(exc), param=exc.param or None) from exc
-        principal = self._authenticated
+        body = apply_grant(principal, _spelled(message.get("request"), "request"))
+        chat = read_chat_request(body)
         session = await sessions.create_session(
             self._gateway,
             principal,
             chat,
-            body=orjson.dumps(body),
+            body=body,
             request_id=self._request_id,
             protocol="websocket",
             rehearsal=sessions.parse_rehearsal(_text(message, "rehearse"), principal),
@@ -150,6 +263,7 @@ class ChatSocket(AsyncWebsocketConsumer):
 
     async def _resume(self, message: Message) -> None:
         """Follow a session from a cursor: ``{"type": "resume", "session": id, "seq": n}``."""
+        await self._entitled()
         self._check_room()
         session_id = _session_id(message)
         cursor = _seq(message)
@@ -178,6 +292,7 @@ class ChatSocket(AsyncWebsocketConsumer):
         await sessions.acknowledge(self._gateway, self._own(message), session_id, seq)
 
     async def _stop(self, message: Message) -> None:
+        await self._entitled()
         # Its own task: a stop may have to wait for another process, acks must not.
         self._spawn(self._stop_one(_session_id(message), self._own(message), message))
 
@@ -193,6 +308,7 @@ class ChatSocket(AsyncWebsocketConsumer):
         await self._send({"type": "pong", "server_time": _now()})
 
     _handlers: dict[str, Callable[[ChatSocket, Message], Awaitable[None]]] = {
+        "auth": _auth,
         "start": _start,
         "resume": _resume,
         "ack": _ack,
@@ -202,16 +318,18 @@ class ChatSocket(AsyncWebsocketConsumer):
 
     def _own(self, message: Message) -> Principal:
         """The principal, as the end user that the client's backend speaks for."""
-        user = _text(message, "user")
-        principal = self._authenticated
-        if user and not principal.end_user:
-            return replace(principal, end_user=user)
-        return principal
+        return named(self._authenticated, _text(message, "user") or None)
 
     @property
     def _authenticated(self) -> Principal:
         assert self._principal is not None
         return self._principal
+
+    def _without_database(self, cause: psycopg.OperationalError) -> GatewayError:
+        logger.warning(
+            "no database for a message: %s", cause, extra={"request_id": self._request_id}
+        )
+        return JournalUnavailable("The database cannot be reached.", retry_after=1)
 
     def _unforeseen(self, cause: Exception) -> GatewayError:
         """Log what nobody foresaw, and tell the client where to find it."""
@@ -417,7 +535,17 @@ def _parsed(text: str | None, data: bytes | None) -> Message:
         raise InvalidRequest(f"The message is not valid JSON: {exc}") from exc
     if not isinstance(message, dict):
         raise InvalidRequest("A message must be a JSON object.")
+    if len(_spelled(message.get("ref"), "ref")) > MAX_REF_BYTES:
+        raise InvalidRequest(f"ref has at most {MAX_REF_BYTES} bytes.", param="ref")
     return message
+
+
+def _spelled(value: Any, name: str) -> bytes:
+    """As JSON again. Raises ``InvalidRequest`` for what is nested too deeply to be written."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError as exc:
+        raise InvalidRequest(f"{name} is nested too deeply.", param=name) from exc
 
 
 def _session_id(message: Message) -> UUID:

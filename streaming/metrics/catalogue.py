@@ -166,3 +166,15 @@ JOURNAL_PENDING = Level(
 PROCESSES = Level(
     "unbroken_gateway_processes", "Gateway processes that are running.", mode="livesum"
 )
+
+# Content
+
+CONTENT_RULE_HITS = Total(
+    "unbroken_content_rule_hits_total",
+    "What content rules and moderators have found in answers, by what became of it.",
+    ["action"],
+    initial=[("stop",), ("mask",), ("flag",)],
+)
+MODERATOR_FAILURES = Total(
+    "unbroken_moderator_failures_total", "Windows of text for which a moderator gave no verdict."
+)

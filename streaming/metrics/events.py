@@ -135,3 +135,16 @@ def reclaimed(
     c.RECLAIMS.add(attempts, node, outcome)
     if seconds is not None and outcome == "verified":
         c.RECLAIM.note(seconds, node)
+
+
+# Content
+
+
+def content_rule_hit(action: str) -> None:
+    """A content rule, or a moderator, has found something. ``action``: stop, mask or flag."""
+    c.CONTENT_RULE_HITS.add(1, action)
+
+
+def moderator_failed() -> None:
+    """A moderator gave no verdict in time."""
+    c.MODERATOR_FAILURES.add(1)

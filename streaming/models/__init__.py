@@ -2,7 +2,13 @@
 
 from streaming.models.attempt import Attempt
 from streaming.models.checkpoint import TokenCheckpoint
-from streaming.models.desk import ChangedSession, InterruptedSession, SessionReview, TenantMember
+from streaming.models.desk import (
+    ChangedSession,
+    FlaggedSession,
+    InterruptedSession,
+    SessionReview,
+    TenantMember,
+)
 from streaming.models.embed import EmbedToken
 from streaming.models.event import OutboxMessage, SessionEvent
 from streaming.models.instance import GatewayInstance
@@ -19,6 +25,7 @@ __all__ = [
     "ChangedSession",
     "ContentRule",
     "EmbedToken",
+    "FlaggedSession",
     "GatewayInstance",
     "IdempotencyKey",
     "Incident",

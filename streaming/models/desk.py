@@ -19,6 +19,15 @@ class InterruptedSession(StreamSession):
         verbose_name = "interrupted session"
 
 
+class FlaggedSession(StreamSession):
+    """A session in which content rules have found something that somebody has to look at."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = "flagged session"
+
+
 class SessionReview(models.Model):
     """Who looks into a session, and what they found. Whether at all is ``StreamSession.review``."""
 

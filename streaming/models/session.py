@@ -92,6 +92,14 @@ class StreamSession(models.Model):
     )
     reduced_at = models.DateTimeField(null=True, help_text="When its metadata was forgotten.")
 
+    # What content rules have found in it, where somebody has to look at that.
+    content_action = models.CharField(
+        max_length=4, blank=True, db_default="", choices=[("flag", "flag"), ("stop", "stop")]
+    )
+    content_rule = models.CharField(
+        max_length=64, blank=True, db_default="", help_text="The last one that did."
+    )
+
     # How it was delivered.
     level = models.CharField(max_length=8, blank=True, db_default="", help_text="Of quality.")
     variant = models.CharField(
@@ -150,6 +158,11 @@ class StreamSession(models.Model):
                 fields=["incident"],
                 name="session_by_incident",
                 condition=models.Q(incident__isnull=False),
+            ),
+            models.Index(
+                fields=["-created_at"],
+                name="session_flagged",
+                condition=~models.Q(content_action=""),
             ),
             models.Index(fields=["-created_at"], name="session_newest"),
             models.Index(

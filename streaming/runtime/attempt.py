@@ -25,6 +25,7 @@ from streaming.metrics.plain import Samples
 from streaming.runtime.limits import silence_limit
 from streaming.runtime.live import LiveSession
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
+from streaming.runtime.screening import Portion, Screening
 from streaming.runtime.turns import Turn
 
 # How long the usage may take that an engine sends after the answer has finished.
@@ -76,6 +77,7 @@ class AttemptRun:
     overseer: Overseer
     booking: Booking
     turn: Turn
+    screening: Screening | None = None
     failed_at: float | None = None
     silent_since: float | None = None
     """When the reader's last token came, where this attempt has to go on."""
@@ -161,7 +163,11 @@ class AttemptRun:
                             if self.is_hedged:
                                 self.overseer.moved(self)
                             self._note_data(limit.moved(loop.time(), limits.gateway_silence))
-                            finish = self._take(chunks, rehearse_at)
+                            if self.screening is not None and self.screening.is_moderated:
+                                with limit.paused():
+                                    finish = await self._take_moderated(chunks, rehearse_at)
+                            else:
+                                finish = self._take(chunks, rehearse_at)
                             if finish is not None:
                                 break
                             if log.unwritten > UNWRITTEN_ENOUGH:
@@ -233,39 +239,72 @@ class AttemptRun:
 
     def _take(self, chunks: list[TokenChunk], rehearse_at: int | None) -> str | None:
         """Append what one network read brought; the finish reason if it brought the end."""
-        log = self.session.log
-        boundary = self._boundary
         for chunk in chunks:
-            self._generated += len(chunk.token_ids)
-            if log.lost is not None:
-                raise log.lost
-            tokens = boundary.feed(chunk)
-            if self._suppressor is not None:
-                tokens = self._suppressor.feed(tokens)
-            stopped = False
-            if tokens and self.session.request.stop:
-                tokens, stopped = self._stops.feed(tokens)
-            finish = "stop" if stopped else chunk.finish_reason
-            self.engine_finished = chunk.finish_reason is not None
-            if finish is not None and not stopped:
-                if self._suppressor is not None and not self._suppressor.done:
-                    raise AttemptFailed(Cause.MISMATCH, "the regenerated answer ended too early")
-                tokens = [*tokens, *self._stops.flush()]
-            if rehearse_at is not None and log.last_seq + len(tokens) > rehearse_at:
+            finish = self._keep(self._portion(chunk), rehearse_at)
+            if finish is not None:
+                return finish
+        return None
+
+    async def _take_moderated(
+        self, chunks: list[TokenChunk], rehearse_at: int | None
+    ) -> str | None:
+        """``_take``, where somebody is asked before anything is shown."""
+        assert self.screening is not None
+        for chunk in chunks:
+            portion = await self.screening.judged(self._portion(chunk))
+            finish = self._keep(portion, rehearse_at)
+            if finish is not None:
+                return finish
+        return None
+
+    def _portion(self, chunk: TokenChunk) -> Portion:
+        """What of a chunk may be shown. Raises ``AttemptFailed``."""
+        self._generated += len(chunk.token_ids)
+        if self.session.log.lost is not None:
+            raise self.session.log.lost
+        tokens = self._boundary.feed(chunk)
+        # What content rules have changed can only be compared with what they have changed, too.
+        compared_last = self.screening is not None
+        if self._suppressor is not None and not compared_last:
+            tokens = self._suppressor.feed(tokens)
+        stopped = False
+        if tokens and self.session.request.stop:
+            tokens, stopped = self._stops.feed(tokens)
+        self.engine_finished = chunk.finish_reason is not None
+        finish = "stop" if stopped else chunk.finish_reason
+        if finish is not None and not stopped:
+            tokens = [*tokens, *self._stops.flush()]
+        ends_surely = len(chunk.token_ids) == 1 and not self._stops.held_tokens
+        portion = Portion(tokens, finish, ends_surely)
+        if self.screening is not None:
+            portion = self.screening.screen(portion, self._suppressor)
+        if (
+            portion.finish is not None
+            and self._suppressor is not None
+            and not self._suppressor.done
+        ):
+            raise AttemptFailed(Cause.MISMATCH, "the regenerated answer ended too early")
+        return portion
+
+    def _keep(self, portion: Portion, rehearse_at: int | None) -> str | None:
+        """Append it; its finish reason. Raises ``AttemptFailed`` where a test wants that."""
+        log = self.session.log
+        tokens = portion.tokens
+        # A match of a content rule is never cut in two, nor is anything asked for behind the end.
+        may_rehearse = self.screening is None or portion.finish is None
+        if may_rehearse and rehearse_at is not None and log.last_seq + len(tokens) > rehearse_at:
+            if self.screening is None:
                 tokens = tokens[: rehearse_at - log.last_seq]
                 # The log never ends inside a character, where tokens have no text yet.
                 while tokens and not tokens[-1].text:
                     tokens.pop()
-                if tokens:
-                    self._append(tokens, chunk)
-                self.session.rehearsal.remove(rehearse_at)
-                raise AttemptFailed(Cause.REHEARSAL, f"rehearsed after token {rehearse_at}")
-            if tokens:
-                self._append(tokens, chunk)
-            if finish is not None:
-                self._note_finish(finish)
-                return finish
-        return None
+            self._append(tokens, portion)
+            self.session.rehearsal.remove(rehearse_at)
+            raise AttemptFailed(Cause.REHEARSAL, f"rehearsed after token {rehearse_at}")
+        self._append(tokens, portion)
+        if portion.finish is not None:
+            self._note_finish(portion.finish)
+        return portion.finish
 
     def _note_finish(self, finish: str) -> None:
         """Store it in the flush of the last tokens: whoever takes the session over before its
@@ -274,15 +313,18 @@ class AttemptRun:
         session.finish_reason = finish
         session.log.record(session_changed(session.id, finish_reason=finish))
 
-    def _append(self, tokens: list[Token], chunk: TokenChunk) -> None:
-        if self._first_token is None:
-            if not self.overseer.may_append(self):
-                raise Overtaken
-            self._note_first_token()
-        ends_surely = len(chunk.token_ids) == 1
-        self.session.log.append(tokens, self.number, ends_surely=ends_surely)
-        self._appended += len(tokens)
-        self._last_seq = self.session.log.last_seq
+    def _append(self, tokens: list[Token], portion: Portion) -> None:
+        before = self.session.log.last_seq
+        if tokens:
+            if self._first_token is None:
+                if not self.overseer.may_append(self):
+                    raise Overtaken
+                self._note_first_token()
+            self.session.log.append(tokens, self.number, ends_surely=portion.ends_surely)
+            self._appended += len(tokens)
+            self._last_seq = self.session.log.last_seq
+        if portion.hits and self.screening is not None:
+            self.screening.note(portion.hits, before)
 
     def _note_first_token(self) -> None:
         session = self.session
@@ -393,6 +435,8 @@ class AttemptRun:
             repeated=repeated,
             detection_seconds=None if reason in ("overtaken", "rejected") else noticed_after,
         )
+        if self.screening is not None:
+            log.note(*self.screening.end())
         log.note(
             Record(
                 RecordKind.ATTEMPT_ENDED,

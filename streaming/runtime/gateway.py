@@ -37,6 +37,7 @@ from streaming.runtime.measuring import Measuring
 from streaming.runtime.moves import Moves
 from streaming.runtime.presence import Presence
 from streaming.runtime.reclaim import Reclaimer
+from streaming.runtime.rule_book import RuleBook
 from streaming.runtime.runner import Resumption, StreamRunner
 from streaming.runtime.shared import Shared
 from streaming.runtime.sweepers import SweeperWatch
@@ -93,6 +94,7 @@ class Gateway:
         self.polling = PollingReaders(self)
         self.draining = False
         self.suspicion = Suspicion(self.fleet, self.watch.suspect_mute)
+        self.rules = RuleBook(upkeep)
         self.attributor = Attributor(self.fleet, pool, metrics.failover)
         self._shared = Shared(
             fleet=self.fleet,
@@ -105,6 +107,7 @@ class Gateway:
             moves=Moves(),
             journal=self.journal,
             pool=pool,
+            rules=self.rules,
         )
         self._adopting: set[UUID] = set()
         self._watchers: dict[UUID, dict[int, float]] = {}
@@ -268,6 +271,7 @@ class Gateway:
         await self.journal.start()
         specs = parse_engine_nodes(",".join(settings.ENGINE_NODES))
         await sync_environment_nodes(self.pool, specs)
+        await self.rules.look()
         await self.watch.start()
         self.suspicion.start()
         self.attributor.start()
@@ -276,6 +280,7 @@ class Gateway:
         self.presence.start()
         self.measuring.start()
         self.spawn(self._beat_forever(), "heartbeat")
+        self.spawn(self.rules.look_forever(), "content rules")
         self.spawn(self._look_for_orphans_forever(), "orphans")
         self.spawn(self._wake_readers_forever(), "look again")
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from streaming.conf import conf
 from streaming.core.chat import ChatRequest
+from streaming.core.content_rules import RuleSet, Told
 from streaming.core.delivery import Marks
 from streaming.core.levels import Level
 from streaming.core.limits import NO_LIMIT, Limit
@@ -94,6 +95,10 @@ class LiveSession:
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     """Whether its runner has taken its first step."""
+    rules: RuleSet | None = None
+    """The content rules that it keeps, once ``has_rules``; None: there are none."""
+    has_rules: bool = False
+    told: Told = field(default_factory=Told)
     end_request: SessionEnd | None = None
     """Set when the session is asked to end; its runner does it."""
 

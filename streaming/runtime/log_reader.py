@@ -19,6 +19,7 @@ from streaming.errors import JournalUnavailable
 from streaming.runtime.token_log import LogSlice, Segment, SessionLog, joined
 
 ROWS_AT_ONCE = 200
+LAST_TOKENS = 50
 RETRY_SECONDS = 0.2
 KNOWN_DAYS = 10_000
 """Sessions whose day is remembered."""
@@ -77,6 +78,25 @@ async def full_text(pool: AsyncConnectionPool, log: SessionLog) -> str:
         parts.append(piece.text)
         seq = piece.last_seq
     return "".join(parts)
+
+
+async def last_character(pool: AsyncConnectionPool, log: SessionLog) -> str:
+    """The last character of the answer so far, once all of it is durable; "" if it has none.
+
+    Raises ``log.lost``.
+    """
+    await log.flushed()
+    seq = log.durable_seq
+    while seq > 0:
+        first = max(0, seq - LAST_TOKENS)
+        try:
+            piece = log.slice_after(first, seq)
+        except LookupError:
+            piece = await slice_from_database(pool, log.session_id, first)
+        if piece is not None and piece.text:
+            return piece.text[-1]
+        seq = first
+    return ""
 
 
 @dataclass(slots=True)

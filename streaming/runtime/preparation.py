@@ -17,6 +17,8 @@ from streaming.runtime.ending import Tally
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.placement import Placement
 from streaming.runtime.records import Record, RecordKind, now, printable
+from streaming.runtime.screening import screening_of
+from streaming.runtime.shared import Shared
 from streaming.runtime.turns import Turn
 
 
@@ -30,12 +32,14 @@ class Preparation:
         placement: Placement,
         tally: Tally,
         overseer: Overseer,
+        shared: Shared,
     ) -> None:
         self._session = session
         self._continuation = continuation
         self._placement = placement
         self._tally = tally
         self._overseer = overseer
+        self._shared = shared
 
     async def attempt(
         self, booking: Booking, turn: Turn, kind: str
@@ -64,6 +68,7 @@ class Preparation:
             return SessionEnd.completed("length")
         if begins_anew and remaining is not None:
             remaining += produced
+        screening = await screening_of(session, self._shared.rules, self._shared.pool, grade)
         self._tally.attempts += 1
         number = self._tally.attempts
         generation = Generation(
@@ -87,6 +92,7 @@ class Preparation:
             overseer=self._overseer,
             booking=booking,
             turn=turn,
+            screening=screening,
         )
 
 

@@ -48,6 +48,19 @@ def session_changed(session_id: UUID, **columns: Any) -> Record:
     return Record(RecordKind.SESSION_CHANGED, {"id": session_id, **values})
 
 
+def audit_record(
+    action: str, *, subject: str, tenant_id: int, session_id: UUID, **data: str | int
+) -> Record:
+    """What the gateway itself has done, for the audit log; see ``services.audit``."""
+    said = {
+        "action": action, "actor": "system", "subject": subject, "tenant_id": tenant_id, "data": data,
+    }  # fmt: skip
+    return Record(
+        RecordKind.OUTBOX,
+        {"session_id": session_id, "kind": "audit", "created_at": now(), "data": said},
+    )
+
+
 def packed(data: bytes | None) -> str | None:
     """Bytes on their way through JSON to a bytea column."""
     return None if data is None else base64.b64encode(data).decode()
@@ -93,12 +106,16 @@ STATEMENTS: dict[RecordKind, str] = {
             cached_prompt_tokens = coalesce(r.cached_prompt_tokens, s.cached_prompt_tokens),
             first_token_at = coalesce(r.first_token_at, s.first_token_at),
             ended_at = coalesce(r.ended_at, s.ended_at),
-            health = least(r.health, s.health)
+            health = least(r.health, s.health),
+            content_action = coalesce(r.content_action, s.content_action),
+            content_rule = coalesce(r.content_rule, s.content_rule),
+            review = CASE WHEN s.review = '' THEN coalesce(r.review, '') ELSE s.review END
         FROM jsonb_to_recordset(%s::jsonb) AS r(
             id uuid, state text, prompt_token_ids text, prompt_tokens int, finish_reason text,
             error_code text, cause text, evidence jsonb, completion_tokens int,
             discarded_tokens int, failovers int, first_token_at timestamptz, ended_at timestamptz,
-            suspended_at timestamptz, resume_until timestamptz, cached_prompt_tokens int, health smallint)
+            suspended_at timestamptz, resume_until timestamptz, cached_prompt_tokens int, health smallint,
+            content_action text, content_rule text, review text)
         WHERE s.id = r.id""",
     RecordKind.ATTEMPT_STARTED: """
         INSERT INTO streaming_attempt (session_id, number, epoch, node_id, node_name,

@@ -81,7 +81,12 @@ class StreamRunner:
             self._tally = Tally(resumption.attempts, resumption.failovers, resumption.discarded)
             self._failed_at = asyncio.get_running_loop().time()
         self._preparation = Preparation(
-            session, Continuation(session, shared.pool, prompt), self._placement, self._tally, self
+            session,
+            Continuation(session, shared.pool, prompt),
+            self._placement,
+            self._tally,
+            self,
+            shared,
         )
         self._next_kind = "resumption" if self._tally.attempts else "first"
         self._tried = 0

@@ -14,6 +14,7 @@ from streaming.fleet.watch import FleetWatch
 from streaming.runtime.journal import Journal
 from streaming.runtime.moves import Moves
 from streaming.runtime.reclaim import Reclaimer
+from streaming.runtime.rule_book import RuleBook
 from streaming.runtime.turns import Turns
 
 
@@ -31,3 +32,4 @@ class Shared:
     moves: Moves
     journal: Journal
     pool: AsyncConnectionPool
+    rules: RuleBook

@@ -216,7 +216,7 @@ def _columns(
         "seam_grade": _worst_grade(story.interruptions),
         "gap_ms": None,
         "noticed": any(one.noticed for one in story.interruptions),
-        "needs_review": _needs_review(story),
+        "needs_review": _needs_review(story) or _was_flagged(facts),
         "incident_id": incident_id,
     }
     if main is not None:
@@ -242,6 +242,14 @@ def _needs_review(story: Story) -> bool:
     if story.outcome is Outcome.LOST:
         return True
     return any(one.noticed and one.until is not None for one in story.interruptions)
+
+
+def _was_flagged(facts: Facts) -> bool:
+    """Content rules have found something that somebody has to look at."""
+    return any(
+        one.kind == "filtered" and one.data.get("action") in ("flag", "stop")
+        for one in facts.happenings
+    )
 
 
 def _worst_grade(interruptions: Iterable[Interruption]) -> str:

@@ -1,0 +1,27 @@
+"""Origins of web pages in a form: one a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from streaming.core.origins import origins_of
+
+
+class OriginsField(forms.CharField):
+    """A list of origins, spelled as browsers spell them."""
+
+    widget = forms.Textarea(attrs={"rows": 4, "cols": 60, "spellcheck": "false"})
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def clean(self, value: Any) -> list[str]:
+        try:
+            return origins_of(super().clean(value))
+        except ValueError as exc:
+            raise forms.ValidationError(str(exc)) from exc
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return super().has_changed(self.prepare_value(initial or []), data)
