@@ -14,7 +14,9 @@ const $ = (id) => document.getElementById(id);
 const config = JSON.parse($("config").textContent);
 const [history, question, status] = [$("history"), $("question"), $("status")];
 
-const client = new UnbrokenClient({ token: config.token, namespace: "demo" });
+// Over server-sent events: a WebSocket does not say which engine begins.
+const transports = ["sse", "longpoll", "plain"];
+const client = new UnbrokenClient({ token: config.token, namespace: "demo", transports });
 const store = new ConversationStore("demo");
 const scroller = new Scroller(history);
 const painter = new Painter({ after: () => scroller.keep() });
@@ -41,7 +43,6 @@ for (const sample of document.querySelectorAll(".sample")) {
   sample.addEventListener("click", () => submit(sample.textContent));
 }
 showSeams();
-restore();
 
 function submit(text) {
   if (running || !text.trim()) return;
@@ -315,3 +316,5 @@ function clearLog() {
   $("log").textContent = "";
   $("log-empty").hidden = false;
 }
+
+restore();
