@@ -100,6 +100,7 @@ class Course {
   #seams; // {at, note}: after so many characters
   #marked = 0; // how many of them
   #failures = [];
+  #tokens = 0;
   #node = "";
   #nodeBegan = 0; // the last token before this node's first
   #isStopped = false;
@@ -122,7 +123,7 @@ class Course {
     let lastWord = () => {};
     try {
       const { finishReason: finish } = await this.#answer.finished;
-      const end = { finish, tokens: this.#answer.seq };
+      const end = { finish, tokens: this.#tokens };
       const isStopped = this.#answer.state === "stopped";
       const said = isStopped ? "You stopped the answer." : words.finished(end, this.#seams.length);
       lastWord = () => report("end", said);
@@ -158,7 +159,8 @@ class Course {
       this.#save();
     };
     this.#answer.addEventListener("change", begun);
-    on("text", ({ seq }) => {
+    on("text", ({ seq, text }) => {
+      if (text) this.#tokens = seq; // the token that ends an answer says nothing
       this.#body.classList.replace("waiting", "streaming");
       nodes.serving(this.#node, `answering · ${seq - this.#nodeBegan} tokens`);
       painter.soon(() => this.#draw());
