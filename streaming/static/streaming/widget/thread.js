@@ -21,6 +21,7 @@ import { lastMessages } from "./storage.js";
 export class Thread {
   #host;
   #turns = []; // {content, element} of a question, {content} or {view, element} of an answer
+  #comeBack = new Set(); // sessions that the reader has come back to after they failed
   #running = null; // the AnswerView that an answer is coming to
 
   /** @param {ThreadHost} host */
@@ -57,8 +58,11 @@ export class Thread {
     if (this.isBusy || view !== this.#turns.at(-1)?.view) return;
     const { error } = view.version;
     const { id } = view.answer;
-    if (id && error.resumable) this.#follow(view, this.#host.client().resume(id), view.key, { isAgain: true });
-    else this.#start(view, id ? freshKey() : view.key, { isAgain: true });
+    // Coming back did not help a second time: then the answer is begun anew.
+    if (id && error.resumable && !this.#comeBack.has(id)) {
+      this.#comeBack.add(id);
+      this.#follow(view, this.#host.client().resume(id), view.key, { isAgain: true });
+    } else this.#start(view, id ? freshKey() : view.key, { isAgain: true });
   }
 
   /** Start over. An answer that is coming is no longer wanted. */
