@@ -23,7 +23,12 @@ from streaming.services.stream_slots import take_slot
 Header = tuple[bytes, bytes]
 
 UNITS = ("requests", "tokens")
-OWNERS = {"tenant": "this tenant", "key": "this API key", "user": "this end user"}
+OWNERS = {
+    "tenant": "this tenant",
+    "key": "this API key",
+    "token": "this embed token",
+    "user": "this end user",
+}
 
 
 @dataclass(slots=True)
@@ -52,7 +57,7 @@ def scopes_of(principal: Principal, end_user: str) -> list[Scope]:
     """What a request counts against. One that names no end user has no end user's limits."""
     key: Scope | None = None
     if principal.embed is not None:
-        key = Scope("key", f"embed.{principal.embed.token_id}", principal.limit)
+        key = Scope("token", f"embed.{principal.embed.token_id}", principal.limit)
     elif principal.api_key_id is not None:
         key = Scope("key", f"key.{principal.api_key_id}", principal.limit)
     found = [tenant_scope(principal.tenant_id, principal.tenant_limit), key]
