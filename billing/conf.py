@@ -29,10 +29,6 @@ class BillingConf:
         "Key that signs the audit log's published heads; by default derived from SECRET_KEY. Of"
         " several, with commas between them, the first signs and all are accepted.",
     )
-    webhook_private_addresses: bool = setting(
-        False,
-        "Whether webhooks and collectors may be at private addresses (not link-local ones), and without TLS.",
-    )
     event_source: str = setting(
         "/unbroken",
         "The `source` of usage events; one for each deployment that shares a collector.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
+from streaming.consumers.client_report import ReportConsumer
+from streaming.consumers.embed import EmbedTokenConsumer, EmbedTokensConsumer
 from streaming.consumers.health import HealthConsumer, ReadyConsumer
 from streaming.consumers.live import LiveSocket
 from streaming.consumers.metrics import MetricsConsumer
@@ -25,6 +27,9 @@ http_urlpatterns: list[URLPattern] = [
     path("v1/sessions/<str:session_id>/events", SessionEventsConsumer.as_asgi()),
     path("v1/sessions/<str:session_id>/stop", StopConsumer.as_asgi()),
     path("v1/sessions/<str:session_id>/ack", AckConsumer.as_asgi()),
+    path("v1/sessions/<str:session_id>/report", ReportConsumer.as_asgi()),
+    path("v1/embed-tokens", EmbedTokensConsumer.as_asgi()),
+    path("v1/embed-tokens/<str:token_id>", EmbedTokenConsumer.as_asgi()),
     path("healthz", HealthConsumer.as_asgi()),
     path("metrics", MetricsConsumer.as_asgi()),
     path("readyz", ReadyConsumer.as_asgi()),

@@ -12,12 +12,14 @@ from celery import shared_task
 
 from streaming.services import (
     defragment,
+    embed_tokens,
     explaining,
     orphans,
     partitions,
     purge,
     reclaim,
     reduction,
+    webhook_deliveries,
 )
 from streaming.services.task_runs import recorded
 
@@ -68,6 +70,7 @@ def purge_expired_content() -> dict[str, Any]:
         purge_expired_content.apply_async(**SOON)
         return result
     partly = {"made": partitions.make_partitions(), **partitions.drop_partitions()}
+    partly["embed_tokens"] = embed_tokens.forget_expired()
     return {**result, **partly, "overdue": purge.watch_overdue()}
 
 
@@ -78,4 +81,24 @@ def reduce_expired_metadata() -> dict[str, Any]:
     result = reduction.reduce_expired_metadata()
     if result["more"]:
         reduce_expired_metadata.apply_async(**SOON)
+    return result
+
+
+@shared_task(name="deliver_webhooks")
+@recorded("deliver_webhooks")
+def deliver_webhooks() -> dict[str, Any]:
+    """Tell tenants' webhooks what happened to their sessions."""
+    result = webhook_deliveries.deliver_webhooks()
+    if result["more"]:
+        deliver_webhooks.apply_async(**SOON)
+    return result
+
+
+@shared_task(name="forget_webhooks")
+@recorded("forget_webhooks")
+def forget_webhooks() -> dict[str, Any]:
+    """Delete what webhooks were told long ago."""
+    result = webhook_deliveries.forget_deliveries()
+    if result["more"]:
+        forget_webhooks.apply_async(**SOON)
     return result

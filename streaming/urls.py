@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from streaming.views import demo
+from streaming.views import demo, embed
 
 urlpatterns: list[URLPattern] = [
     path("", demo.home, name="home"),
+    path("embed/<str:tenant>/", embed.page, name="embed"),
     path("demo/nodes", demo.nodes, name="demo-nodes"),
     path("demo/nodes/<str:name>/kill", demo.kill_node, name="demo-kill-node"),
 ]

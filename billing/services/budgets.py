@@ -6,9 +6,11 @@ from decimal import Decimal
 
 from django.utils import timezone
 
+from billing.core.money import plain
 from billing.core.quota import reached
 from billing.models import BillingAccount, BudgetAlert, QuotaUse
 from billing.services import audit, usage_events
+from streaming.services import webhooks
 
 
 def evaluate(account: BillingAccount, use: QuotaUse) -> list[BudgetAlert]:
@@ -56,6 +58,19 @@ def _raise(account: BillingAccount, use: QuotaUse, measure: str, threshold: int)
     limit = Decimal((account.spend_limit if is_spend else account.token_limit) or 0)
     used = Decimal(use.spent if is_spend else use.tokens)
     usage_events.announce_budget(alert, limit=limit, used=used, currency=use.currency)
+    webhooks.enqueue(
+        webhooks.Kind.LIMIT_NEAR,
+        account.tenant_id,
+        {
+            "period": use.period_name,
+            "measure": measure,
+            "threshold_percent": threshold,
+            "limit": plain(limit),
+            "used": plain(used),
+            "currency": use.currency if is_spend else None,
+            "hard": account.limits_are_hard,
+        },
+    )
     audit.append(
         "budget.reached",
         actor=audit.SYSTEM,

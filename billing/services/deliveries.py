@@ -22,14 +22,14 @@ import aiohttp
 from django.db import transaction
 from django.utils import timezone
 
-from billing.core import signing
 from billing.core.collectors import NotDeliverable, Verdict, message, verdict
 from billing.locks import lock_sink
 from billing.models import EventDelivery, UsageSink
 from billing.services import audit, sinks
-from billing.services.outbound import AddressRefused, Answer, Unanswered, outbound, post
+from streaming.core import signing
 from streaming.core.nodes import NodeOptions
 from streaming.engines.credentials import CredentialMissing, Credentials
+from streaming.services.outbound import AddressRefused, Answer, Unanswered, outbound, post
 from streaming.services.sql import changed, rows
 
 EVENTS_OF_ONE = 128

@@ -10,16 +10,16 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.crypto import salted_hmac
 
-from billing.core import signing
 from billing.core.collectors import checked_options
 from billing.errors import BillingError
 from billing.locks import lock_sink
 from billing.models import UsageSink
 from billing.services import audit
-from billing.services.outbound import AddressRefused, check_url
 from billing.services.usage_events import FAILED
+from streaming.core import signing
 from streaming.models import Tenant
 from streaming.services.incidents import close_incident, open_incident
+from streaming.services.outbound import AddressRefused, check_url
 
 CREDENTIAL = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
 NEEDS_CREDENTIAL = (UsageSink.Kind.LAGO, UsageSink.Kind.STRIPE)

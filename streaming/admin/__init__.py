@@ -10,6 +10,7 @@ from streaming.admin import (  # noqa: F401  (importing a module registers its t
     attempt,
     checkpoint,
     content_rule,
+    embed_token,
     event,
     flagged,
     incident,
@@ -22,6 +23,8 @@ from streaming.admin import (  # noqa: F401  (importing a module registers its t
     session,
     task_run,
     tenant,
+    webhook,
+    webhook_delivery,
 )
 
 admin.site.site_header = "Unbroken"

@@ -25,13 +25,15 @@ def confirmed_action(
     done: str,
     act: Callable[..., Any],
     signed: bool = False,
+    tells: bool = False,
     permission: str = "change",
     refusals: tuple[type[Exception], ...] = (Refused,),
 ) -> Action:
     """An admin action; ``act`` gets each chosen object once somebody has said yes.
 
     ``done`` is what the history and the message say, in the past tense. ``signed``: ``act`` also
-    takes ``by``, the actor who has said it. ``permission``: as in Django's own actions, the model
+    takes ``by``, the actor who has said it. ``tells``: what it returns is shown to them, and kept
+    nowhere. ``permission``: as in Django's own actions, the model
     admin's ``has_<permission>_permission`` is asked. ``refusals``: what ``act`` says no with.
     """
 
@@ -52,12 +54,14 @@ def confirmed_action(
             return TemplateResponse(request, "admin/streaming/confirm.html", context)
         for target in queryset:
             try:
-                act(target, **({"by": actor_of(request)} if signed else {}))
+                said = act(target, **({"by": actor_of(request)} if signed else {}))
             except refusals as exc:
                 messages.error(request, str(exc))
             else:
                 model_admin.log_change(request, target, done)
                 messages.success(request, f"{target}: {done}")
+                if tells:
+                    messages.warning(request, f"{target}: {said}")
         return None
 
     action.__name__ = name

@@ -89,8 +89,11 @@ PROTOCOLS = {
     "openai": "the OpenAI API",
     "sessions": "the sessions API",
     "sse": "server-sent events",
+    "longpoll": "long polling",
     "websocket": "a WebSocket",
 }
+
+CLIENT_TRANSPORTS = {**PROTOCOLS, "plain": "plain requests"}
 
 DELIVERED_BY = {
     "none": "nothing proves any delivery",
@@ -195,6 +198,20 @@ def _joined(event: Happening) -> str:
     return f"{_reader(data)} began to read{over}{having}."
 
 
+def _reported(event: Happening) -> str:
+    data = event.data
+    parts: list[tuple[str, str, Callable[[Any], str]]] = [
+        ("first text after", "first_paint_ms", milliseconds),
+        ("largest gap", "largest_gap_ms", milliseconds),
+        ("reconnects", "reconnects", str),
+        ("round trip", "rtt_ms", milliseconds),
+    ]
+    told = [f"{label} {form(data[name])}" for label, name, form in parts if name in data]
+    if "transport" in data:
+        told.append(f"over {word(CLIENT_TRANSPORTS, data['transport'])}")
+    return f"The client reported: {', '.join(told)}." if told else "The client sent a report."
+
+
 _SENTENCES: dict[str, Callable[[Happening], str]] = {
     "created": lambda e: (
         f"Asked for over {word(PROTOCOLS, e.data['protocol'])}."
@@ -229,6 +246,7 @@ _SENTENCES: dict[str, Callable[[Happening], str]] = {
     "taken_over": _taken_over,
     "reader_joined": _joined,
     "reader_left": lambda e: f"{_reader(e.data)} {word(LEAVINGS, e.data['how'])}.",
+    "client_report": _reported,
     "suspended": _ended("Suspended: its engine was released and what there is of it kept"),
     "completed": _ended("Complete"),
     "stopped": _ended("Stopped"),

@@ -19,6 +19,8 @@ import orjson
 import psycopg
 from channels.generic.http import AsyncHttpConsumer
 
+from streaming.consumers import cross_origin
+from streaming.consumers.page import Page
 from streaming.consumers.request import (
     ClientDisconnected,
     Receive,
@@ -32,6 +34,7 @@ from streaming.errors import (
     Interrupted,
     JournalUnavailable,
     MethodNotAllowed,
+    OriginNotAllowed,
     ShuttingDown,
 )
 from streaming.metrics.catalogue import ERRORS
@@ -58,6 +61,8 @@ class StreamConsumer(AsyncHttpConsumer):
     """
 
     methods: ClassVar[tuple[str, ...]] = ("GET",)
+    open_to_pages: ClassVar[bool] = True
+    """Whether pages of other origins may ask at all. ``handle`` checks that its tenant allows them."""
     cleanup_seconds: ClassVar[float] = 5.0
 
     def __init__(self) -> None:
@@ -70,6 +75,10 @@ class StreamConsumer(AsyncHttpConsumer):
         #: ``loop.time()`` of the last write.
         self.last_write = 0.0
         self.request_id = ""
+        #: What the head says besides, whatever the answer is.
+        self.extra_headers: list[Header] = []
+        #: Whether the page of another origin that asks may read the answer.
+        self.readable = False
         self._writes = 0
 
     # For subclasses
@@ -142,9 +151,10 @@ class StreamConsumer(AsyncHttpConsumer):
         await self.base_send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _start(self, status: int, headers: Iterable[Header]) -> None:
-        headers = [(name.lower(), value) for name, value in headers]
+        headers = [(name.lower(), value) for name, value in (*headers, *self.extra_headers)]
         if not any(name == b"x-request-id" for name, _ in headers):
             headers.append((b"x-request-id", self.request_id.encode()))
+        headers += cross_origin.answer_headers(self.page.origin if self.readable else None)
         self.started = True
         await self.base_send({"type": "http.response.start", "status": status, "headers": headers})
 
@@ -156,10 +166,11 @@ class StreamConsumer(AsyncHttpConsumer):
         self._loop = asyncio.get_running_loop()
         headers = decoded_headers(scope)
         self.request_id = request_id(headers)
-        if not await self._method_allowed():
+        self.page = Page(scope)
+        if not await self._page_allowed() or not await self._method_allowed():
             return
         try:
-            request = await read_request(scope, receive, headers, self.request_id)
+            request = await read_request(scope, receive, headers, self.request_id, self.page)
         except ClientDisconnected:
             return
         except GatewayError as error:
@@ -181,6 +192,29 @@ class StreamConsumer(AsyncHttpConsumer):
             raise
         finally:
             watcher.cancel()
+
+    async def _page_allowed(self) -> bool:
+        """Refuse a page that no tenant allows, and answer what browsers ask beforehand."""
+        page = self.page
+        if page.origin is None:
+            return True
+        try:
+            if not page.is_own and not (
+                self.open_to_pages and await cross_origin.is_allowed_by_any(page.origin)
+            ):
+                raise OriginNotAllowed
+        except GatewayError as error:
+            await self._tell(error)
+            return False
+        except psycopg.OperationalError as exc:
+            await self._without_database(exc)
+            return False
+        self.readable = self.open_to_pages
+        if self.scope["method"] == "OPTIONS" and cross_origin.is_preflight(self.scope):
+            await self._start(204, cross_origin.preflight_headers(self.scope, self.methods))
+            await self.finish()
+            return False
+        return True
 
     async def _method_allowed(self) -> bool:
         """Answer OPTIONS and wrong methods here."""
@@ -208,11 +242,14 @@ class StreamConsumer(AsyncHttpConsumer):
         except GatewayError as error:
             await self._tell(error)
         except psycopg.OperationalError as exc:
-            # What is not on its way yet cannot wait for the database.
-            logger.warning("no database for a request: %s", exc, extra=self._log_fields())
-            await self._tell(JournalUnavailable("The database cannot be reached.", retry_after=1))
+            await self._without_database(exc)
         except Exception as exc:  # noqa: BLE001  the edge: the client gets an answer, the log the cause
             await self._fail("request failed", exc)
+
+    async def _without_database(self, cause: psycopg.OperationalError) -> None:
+        """What is not on its way yet cannot wait for the database."""
+        logger.warning("no database for a request: %s", cause, extra=self._log_fields())
+        await self._tell(JournalUnavailable("The database cannot be reached.", retry_after=1))
 
     async def _fail(self, event: str, cause: Exception | None = None) -> None:
         """Log what nobody foresaw, and tell the client where to find it."""
@@ -226,6 +263,8 @@ class StreamConsumer(AsyncHttpConsumer):
         if self.finished:
             return
         ERRORS.add(1, error.code)
+        if isinstance(error, OriginNotAllowed):
+            self.readable = False
         try:
             if self.started:
                 await self.inband_error(error)

@@ -20,6 +20,8 @@ PROXY_HEADERS = ("via", "forwarded", "x-forwarded-for", "x-real-ip")
 class MetricsConsumer(StreamConsumer):
     """Answers who has the token; without one configured, who asks on this machine."""
 
+    open_to_pages = False
+
     async def handle(self, request: Request) -> None:
         if refusal := self._refusal(request):
             status, words = refusal

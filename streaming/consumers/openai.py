@@ -9,51 +9,77 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import orjson
-
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import Header, StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import wanted_interval
 from streaming.consumers.openai_format import Completion, OpenAIWriter, whole_completion
 from streaming.consumers.request import Request, named_end_user
-from streaming.core.chat import BadParameter, ChatRequest, NotSupported, parse_chat_request
-from streaming.errors import (
-    InvalidRequest,
-    UnsupportedParameter,
-    error_from_openai,
-)
+from streaming.consumers.wishes import wishes_of
+from streaming.core.chat import ChatRequest
+from streaming.errors import error_from_openai
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
-from streaming.services import idempotency, sessions
+from streaming.runtime.quality import ConnectionQuality
+from streaming.services import idempotency, rate_limits, sessions
 from streaming.services.attach import Attachment, attached
 from streaming.services.auth import authenticate
-
-
-def parse_body(body: bytes) -> ChatRequest:
-    """Read and validate a chat request. Raises ``InvalidRequest`` or ``UnsupportedParameter``."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as exc:
-        raise InvalidRequest(f"The request body is not valid JSON: {exc}") from exc
-    try:
-        return parse_chat_request(value)
-    except NotSupported as exc:
-        raise UnsupportedParameter(str(exc), param=exc.param) from exc
-    except BadParameter as exc:
-        raise InvalidRequest(str(exc), param=exc.param or None) from exc
+from streaming.services.chat_requests import read_chat_request
+from streaming.services.embed_tokens import allows_model, apply_grant
+from streaming.services.origins import check_origin
+from streaming.services.quality import with_quality
+from streaming.services.rate_limits import Usage
 
 
 async def request_principal(gateway: Gateway, request: Request) -> Principal:
-    """Who asks: the API key, and the end user that it names. Raises ``AuthenticationFailed``."""
-    user = named_end_user(request.headers)
-    return await authenticate(gateway, request.header("authorization"), user)
+    """Who asks: the credential, and the end user that it names or is bound to.
+
+    A page of ours may have an embed token in a cookie instead. Raises ``AuthenticationFailed``,
+    ``OriginNotAllowed`` for pages that the tenant does not allow, ``CsrfFailed``.
+    """
+    page = request.page
+    authorization = request.header("authorization")
+    if authorization is None and page.token_cookie:
+        page.check_first_party()
+        authorization = f"Bearer {page.token_cookie}"
+    principal = await authenticate(gateway, authorization, named_end_user(request.headers))
+    check_origin(principal, page.origin, is_own=page.is_own)
+    return principal
 
 
 async def begin(
-    gateway: Gateway, principal: Principal, chat: ChatRequest, request: Request, protocol: str
+    gateway: Gateway,
+    principal: Principal,
+    chat: ChatRequest,
+    request: Request,
+    protocol: str,
+    headers: list[Header],
+    *,
+    body: bytes,
 ) -> UUID:
-    """The session of a request: a new one, or the one of its ``Idempotency-Key``."""
+    """The session of a request: a new one, or the one of its ``Idempotency-Key``.
+
+    ``body``: what is really asked for. The key stands for the client's own body: a fresh token may
+    have another preset. How limits stand is added to ``headers``, also where one refuses.
+    """
+    usage = Usage()
+    try:
+        return await _begin(gateway, principal, chat, request, protocol, body, usage)
+    finally:
+        headers += usage.headers()
+
+
+async def _begin(
+    gateway: Gateway,
+    principal: Principal,
+    chat: ChatRequest,
+    request: Request,
+    protocol: str,
+    body: bytes,
+    usage: Usage,
+) -> UUID:
+    principal = with_quality(
+        principal, request.header("x-unbroken-level"), request.header("x-unbroken-variant")
+    )
     rehearsal = sessions.parse_rehearsal(request.header("x-unbroken-rehearse"), principal)
     key = request.header("idempotency-key")
     session_id = None
@@ -63,6 +89,7 @@ async def begin(
             gateway, principal, end_user, key, request.body
         )
         if not is_ours:
+            await rate_limits.look(gateway, principal, end_user, usage)
             return session_id
     session = None
     try:
@@ -70,11 +97,12 @@ async def begin(
             gateway,
             principal,
             chat,
-            body=request.body,
+            body=body,
             request_id=request.request_id,
             protocol=protocol,
             rehearsal=rehearsal,
             session_id=session_id,
+            usage=usage,
         )
     finally:  # refused, or its client has left already
         if session is None and session_id is not None:
@@ -97,11 +125,15 @@ class ChatCompletionsConsumer(StreamConsumer):
     async def handle(self, request: Request) -> None:
         gateway = current()
         principal = await request_principal(gateway, request)
-        chat = parse_body(request.body)
+        body = apply_grant(principal, request.body)
+        chat = read_chat_request(body)
         if not chat.stream and request.header("idempotency-key") is None:
             # Nobody could come back for it.
             principal = replace(principal, on_disconnect="cancel")
-        session_id = await begin(gateway, principal, chat, request, "openai")
+        wishes = wishes_of(request)
+        session_id = await begin(
+            gateway, principal, chat, request, "openai", self.extra_headers, body=body
+        )
         self.session_id = session_id
         completion = Completion(session_id, chat)
         with attached(gateway, session_id, 0, self.socket, "openai") as attachment:
@@ -114,7 +146,7 @@ class ChatCompletionsConsumer(StreamConsumer):
                 OpenAIWriter(completion, tell_controls=request.header("x-unbroken-events") == "1"),
                 headers=lambda: sse_headers(str(session_id), self.request_id),
                 start_after=conf().response_start_seconds,
-                heartbeat=wanted_interval(request),
+                quality=ConnectionQuality(self.socket, attachment.level(principal.level), wishes),
             ).run()
 
     async def _answer_whole(self, attachment: Attachment, completion: Completion) -> None:
@@ -145,6 +177,7 @@ class ModelsConsumer(StreamConsumer):
         served = gateway.fleet.models()
         aliases = await sessions.model_aliases(gateway.pool, principal)
         names = [*served, *(alias for alias, model in aliases.items() if model in served)]
+        names = [name for name in names if allows_model(principal, name)]
         await self.respond_json(
             200,
             {

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from django.conf import settings
 
 from streaming.conf import conf
+from streaming.consumers.page import Page
 from streaming.errors import InvalidRequest, RequestTooLarge
 
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -42,6 +43,8 @@ class Request:
     client: str
     """The client's IP address as text; empty when unknown."""
     request_id: str
+    page: Page
+    """The web page behind it, if there is one."""
 
     def header(self, name: str, default: str | None = None) -> str | None:
         """The value of a header; ``name`` in any case."""
@@ -66,7 +69,11 @@ def named_end_user(headers: Mapping[str, str]) -> str | None:
 
 
 async def read_request(
-    scope: Mapping[str, Any], receive: Receive, headers: Mapping[str, str], request_id: str
+    scope: Mapping[str, Any],
+    receive: Receive,
+    headers: Mapping[str, str],
+    request_id: str,
+    page: Page,
 ) -> Request:
     """Read the whole request.
 
@@ -83,6 +90,7 @@ async def read_request(
         body=await _read_body(receive, headers.get("content-length")),
         client=client_address(scope.get("client"), headers.get("x-forwarded-for", "")),
         request_id=request_id,
+        page=page,
     )
 
 

@@ -18,14 +18,16 @@ RETRY_MS = 1000
 class SessionEventWriter:
     """``session`` first, then ``token``, ``attempt``, ``recovering``, ``recovered``, ``done`` or ``error``.
 
-    Only tokens and the end carry an ``id``: it is what the reader resumes from.
+    Only tokens and the end carry an ``id``: it is what the reader resumes from. ``tells_quality``:
+    the reader wants the events ``quality``.
     """
 
     protocol: ClassVar[str] = "sessions"
     tells_errors: ClassVar[bool] = True
 
-    def __init__(self, opening: dict[str, Any]) -> None:
+    def __init__(self, opening: dict[str, Any], *, tells_quality: bool = False) -> None:
         self._opening = opening
+        self._tells_quality = tells_quality
 
     def opening(self) -> bytes:
         return b"retry: %d\n" % RETRY_MS + _event("session", self._opening)
@@ -51,6 +53,9 @@ class SessionEventWriter:
     def control(self, event: ControlEvent) -> bytes:
         return _event(event.name, event.data)
 
+    def quality(self, told: dict[str, Any]) -> bytes:
+        return _event("quality", told) if self._tells_quality else b""
+
 
 def interrupted(error: GatewayError) -> bytes:
     """This connection cannot go on, though the session has not ended. No id: the cursor stands."""
@@ -71,6 +76,7 @@ def session_body(stored: StoredSession) -> dict[str, Any]:
         "model": stored.model,
         "created_at": stored.created_at,
         "ended_at": stored.ended_at,
+        "purged_at": stored.purged_at,
         "resume_until": stored.resume_until,
         "durable_seq": stored.durable_seq,
         "delivered_seq": stored.delivered_seq,
@@ -78,3 +84,14 @@ def session_body(stored: StoredSession) -> dict[str, Any]:
         "error_code": stored.error_code or None,
         "cause": stored.cause or None,
     }
+
+
+def ended_usage(stored: StoredSession) -> dict[str, Any] | None:
+    """What its end tells of usage; None before that. The terminal record is no token."""
+    if not stored.ended:
+        return None
+    counted = {
+        "prompt_tokens": stored.prompt_tokens,
+        "cached_prompt_tokens": stored.cached_prompt_tokens,
+    }
+    return usage_of(counted, max(stored.durable_seq - 1, 0))

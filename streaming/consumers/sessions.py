@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -11,15 +12,35 @@ import orjson
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import interval, silence, wanted_interval
-from streaming.consumers.openai import begin, parse_body, request_principal
+from streaming.consumers.heartbeat import silence
+from streaming.consumers.long_poll import answer_poll, wait_of, wants_poll
+from streaming.consumers.openai import begin, request_principal
 from streaming.consumers.request import Request
-from streaming.consumers.session_events import SessionEventWriter, interrupted, session_body
+from streaming.consumers.session_events import (
+    SessionEventWriter,
+    ended_usage,
+    interrupted,
+    session_body,
+)
+from streaming.consumers.wishes import wants_quality, wishes_of
+from streaming.core.levels import Level
 from streaming.errors import AuthenticationFailed, GatewayError, InvalidRequest, NotFound
 from streaming.runtime.adoption import StoredSession, stored_session
 from streaming.runtime.gateway import Gateway, current
+from streaming.runtime.quality import ConnectionQuality
 from streaming.services import sessions
-from streaming.services.attach import attached, check_cursor, find, note_end, note_return
+from streaming.services.attach import (
+    attached,
+    check_cursor,
+    find,
+    note_end,
+    note_return,
+    note_sent,
+)
+from streaming.services.chat_requests import read_chat_request
+from streaming.services.embed_tokens import apply_grant
+from streaming.services.origins import check_origin_for
+from streaming.services.stored_answer import answer_pieces
 from streaming.services.stream_tokens import mint_stream_token, opens
 
 
@@ -39,8 +60,11 @@ class SessionsConsumer(StreamConsumer):
     async def handle(self, request: Request) -> None:
         gateway = current()
         principal = await request_principal(gateway, request)
-        chat = parse_body(request.body)
-        session_id = await begin(gateway, principal, chat, request, "sessions")
+        body = apply_grant(principal, request.body)
+        chat = read_chat_request(body)
+        session_id = await begin(
+            gateway, principal, chat, request, "sessions", self.extra_headers, body=body
+        )
         live = gateway.sessions.get(session_id)
         if live is not None:
             await live.log.flushed()
@@ -58,7 +82,10 @@ class SessionsConsumer(StreamConsumer):
 
 
 class SessionConsumer(StreamConsumer):
-    """``GET /v1/sessions/{id}``."""
+    """``GET /v1/sessions/{id}``: the session, and once it has ended its answer.
+
+    The text is read and written piece by piece. Whoever gets it has it delivered, as by events.
+    """
 
     methods = ("GET",)
 
@@ -66,13 +93,36 @@ class SessionConsumer(StreamConsumer):
         gateway = current()
         principal = await request_principal(gateway, request)
         stored = await find(gateway, principal, session_id_of(request))
-        await self.respond_json(200, session_body(stored))
+        body = {**session_body(stored), "usage": ended_usage(stored)}
+        unwanted = request.query.get("answer") == "0"
+        if unwanted or not stored.ended or stored.purged_at is not None:
+            await self.respond_json(200, body if unwanted else {**body, "answer": None})
+            return
+        async with aclosing(answer_pieces(gateway, stored)) as pieces:
+            # Before the head: what can't be read is told by a status.
+            first = await anext(pieces, "")
+            await self.start_stream(headers=[(b"content-type", b"application/json")])
+            await self.write(orjson.dumps(body)[:-1] + b',"answer":{"text":"' + _escaped(first))
+            async for text in pieces:
+                await self.write(_escaped(text))
+        told = {"tokens": max(stored.durable_seq - 1, 0), "finish_reason": body["finish_reason"]}
+        await self.write(b'",' + orjson.dumps(told)[1:] + b"}")
+        note_sent(gateway, stored.id, stored.durable_seq, self.socket)
+
+    async def inband_error(self, error: GatewayError) -> None:
+        """Nothing: JSON that breaks off is read by nobody as an answer."""
+
+
+def _escaped(text: str) -> bytes:
+    """As it stands between the quotes of a JSON string."""
+    return orjson.dumps(text)[1:-1]
 
 
 class SessionEventsConsumer(StreamConsumer):
     """``GET /v1/sessions/{id}/events``: what follows the cursor, then live, then the end.
 
-    The cursor is ``Last-Event-ID`` (what ``EventSource`` sends by itself) or ``?last_id=``.
+    As server-sent events, or poll by poll (``long_poll``). The cursor is ``Last-Event-ID`` (what
+    ``EventSource`` sends by itself) or ``?last_id=``.
     """
 
     methods = ("GET",)
@@ -82,6 +132,7 @@ class SessionEventsConsumer(StreamConsumer):
         session_id = session_id_of(request)
         stored = await self._authorised(gateway, request, session_id)
         said = cursor_of(request)
+        poll_seconds = wait_of(request) if wants_poll(request) else None
         cursor = said or 0
         if not check_cursor(stored, cursor):
             await note_end(gateway, stored)
@@ -89,25 +140,38 @@ class SessionEventsConsumer(StreamConsumer):
             return
         if said is not None:
             await note_return(gateway, stored, cursor)
-        wanted = wanted_interval(request)
+        wishes = wishes_of(request)
+        level = Level(stored.level or Level.STANDARD)
+        quality = ConnectionQuality(self.socket, level, wishes)
         opening = {
             "session_id": str(session_id),
             "reference": stored.reference,
             "epoch": stored.epoch,
             "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "heartbeat_seconds": interval(wanted, is_weak=False),
-            "silence_seconds": silence(wanted),
+            "heartbeat_seconds": quality.heartbeat,
+            "silence_seconds": silence(wishes.heartbeat),
             "resume_window_seconds": conf().resume_window,
             "cursor": cursor,
+            "level": level.value,
         }
+        if poll_seconds is not None:
+            await answer_poll(
+                self,
+                gateway,
+                stored,
+                cursor=cursor,
+                wait=poll_seconds,
+                opening=opening if said is None else None,
+            )
+            return
         with attached(gateway, session_id, cursor, self.socket, "sse") as attachment:
             await AnswerStream(
                 self,
                 attachment,
-                SessionEventWriter(opening),
+                SessionEventWriter(opening, tells_quality=wants_quality(request.query)),
                 headers=lambda: sse_headers(str(session_id), self.request_id),
                 start_after=0,
-                heartbeat=wanted,
+                quality=quality,
                 resumable=True,
             ).run()
 
@@ -127,6 +191,8 @@ class SessionEventsConsumer(StreamConsumer):
         stored = await stored_session(gateway.pool, session_id)
         if stored is None:
             raise NotFound("There is no such session.")
+        page = request.page
+        await check_origin_for(gateway.pool, stored.tenant_id, page.origin, is_own=page.is_own)
         return stored
 
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from streaming.conf import conf
 from streaming.core.levels import Level
+from streaming.core.origins import origins_of
 from streaming.core.retention import longer_than_content
 
 
@@ -60,7 +61,11 @@ class Tenant(models.Model):
         return self.display_name or self.name
 
     def clean(self) -> None:
-        """Raises ``ValidationError`` where metadata would go before content."""
+        """Raises ``ValidationError`` where metadata would go before content, and for no origins."""
+        try:
+            self.allowed_origins = origins_of("\n".join(self.allowed_origins))
+        except (TypeError, ValueError) as exc:
+            raise ValidationError({"allowed_origins": str(exc)}) from exc
         content = conf().content_days if self.content_days is None else self.content_days
         metadata = conf().metadata_days if self.metadata_days is None else self.metadata_days
         if not longer_than_content(content, metadata):

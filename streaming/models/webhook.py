@@ -9,7 +9,7 @@ from streaming.core.ids import uuid7
 
 
 class WebhookEndpoint(models.Model):
-    """An address of a tenant. Its secret is derived (``services.webhook_signing``), never stored."""
+    """An address of a tenant. Its secret is derived (``services.webhooks``), never stored."""
 
     tenant = models.ForeignKey(
         "streaming.Tenant", on_delete=models.CASCADE, related_name="webhooks"
@@ -17,9 +17,13 @@ class WebhookEndpoint(models.Model):
     url = models.URLField(max_length=500)
     events = models.JSONField(default=list, help_text="Kinds of events; empty: all.")
     secret_version = models.PositiveIntegerField(default=1)
+    rotated_at = models.DateTimeField(
+        null=True, blank=True, help_text="For a day the former secret signs, too."
+    )
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=timezone.now)
     failing_since = models.DateTimeField(null=True, blank=True)
+    retry_at = models.DateTimeField(null=True, blank=True, help_text="Until then it is left alone.")
     disabled_reason = models.CharField(max_length=200, blank=True)
 
     def __str__(self) -> str:
@@ -27,7 +31,11 @@ class WebhookEndpoint(models.Model):
 
 
 class WebhookDelivery(models.Model):
-    """One event for one endpoint, and how its delivery goes; ``id`` is what receivers deduplicate by."""
+    """One event for one endpoint, and how its delivery goes; ``id`` is what receivers deduplicate by.
+
+    Rows are added by a function of the database (``migrations.0005_webhooks``), in the transaction of
+    what they tell of.
+    """
 
     class State(models.TextChoices):
         WAITING = "waiting"
@@ -35,8 +43,9 @@ class WebhookDelivery(models.Model):
         GIVEN_UP = "given_up"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    # No constraint: the journal adds rows, and waits for nobody who removes an endpoint.
     endpoint = models.ForeignKey(
-        WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries"
+        WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries", db_constraint=False
     )
     kind = models.CharField(max_length=40)
     session_id = models.UUIDField(null=True, blank=True)
@@ -60,9 +69,12 @@ class WebhookDelivery(models.Model):
         ]
         indexes = [
             models.Index(
-                fields=["next_try_at"], name="webhook_due", condition=models.Q(state="waiting")
+                fields=["endpoint", "next_try_at"],
+                name="webhook_due",
+                condition=models.Q(state="waiting"),
             ),
             models.Index(fields=["endpoint", "-created_at"], name="webhook_newest"),
+            models.Index(fields=["-created_at"], name="webhook_log"),
         ]
 
     def __str__(self) -> str:

@@ -28,9 +28,11 @@ _days_of: dict[UUID, date] = {}
 
 
 async def slice_from_database(
-    pool: AsyncConnectionPool, session_id: UUID, seq: int
+    pool: AsyncConnectionPool, session_id: UUID, seq: int, upto: int | None = None
 ) -> LogSlice | None:
     """Durable tokens beyond ``seq``: a piece of them, from at most ``ROWS_AT_ONCE`` checkpoints.
+
+    ``upto``: the last one that is wanted, beyond ``seq``.
 
     Waits while the database is away. Raises ``JournalUnavailable`` when that takes too long.
     """
@@ -47,7 +49,8 @@ async def slice_from_database(
             break
     if not segments:
         return None
-    return joined(segments, seq, segments[-1].last_seq)
+    last = segments[-1].last_seq
+    return joined(segments, seq, last if upto is None else min(upto, last))
 
 
 async def _segments(pool: AsyncConnectionPool, session_id: UUID, seq: int) -> list[Segment]:

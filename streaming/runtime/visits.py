@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -69,3 +70,41 @@ class Visit:
                 await connection.execute(_NOTE, values)
         except (psycopg.Error, PoolTimeout) as exc:
             logger.warning("a reader's visit was not noted: %s", exc)
+
+
+AWAY_SECONDS = 10.0
+"""Who has polled and does not again for so long has left."""
+
+
+class PollingReaders:
+    """Readers that come back with every poll: all polls of a session here are one visit."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._visits: dict[UUID, tuple[Visit, asyncio.TimerHandle | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<PollingReaders of {len(self._visits)} sessions>"
+
+    def visit(self, session_id: UUID, cursor: int, protocol: str) -> Visit:
+        """A poll has come; the visit that it belongs to."""
+        visit, timer = self._visits.pop(session_id, (None, None))
+        if timer is not None:
+            timer.cancel()
+        visit = visit or Visit(self._gateway, session_id, cursor, protocol)
+        self._visits[session_id] = (visit, None)
+        return visit
+
+    def polled(self, session_id: UUID, seq: int, *, is_whole: bool) -> None:
+        """A poll is over, after its reader was given everything up to ``seq``."""
+        visit, timer = self._visits.pop(session_id, (None, None))
+        if timer is not None:
+            timer.cancel()
+        if visit is not None and not is_whole:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(AWAY_SECONDS, self._left, session_id, seq)
+            self._visits[session_id] = (visit, timer)
+
+    def _left(self, session_id: UUID, seq: int) -> None:
+        visit, _ = self._visits.pop(session_id)
+        visit.left(seq, "closed")

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.conf import conf
+from streaming.core.embedding import PREFIX as EMBED
 from streaming.core.levels import Level
 from streaming.core.limits import Limit
 from streaming.errors import AuthenticationFailed, InvalidRequest
 from streaming.runtime.gateway import Gateway
 from streaming.runtime.live import Principal
+from streaming.services import embed_tokens
 from streaming.services.demo_tokens import DEMO_TENANT, PREFIX, read_demo_token
 
 _LOOKUP = """
@@ -40,11 +42,11 @@ _cache: dict[str, _Cached] = {}
 async def authenticate(
     gateway: Gateway, authorization: str | None, user: str | None = None
 ) -> Principal:
-    """The principal behind an API key; a good key is trusted for ``auth_cache_seconds``.
+    """The principal behind an API key or embed token, trusted for ``auth_cache_seconds``.
 
     ``user``: the end user that the client's backend speaks for (``X-Unbroken-User``); a credential
-    that is bound to an end user speaks for that one. Raises ``AuthenticationFailed``, and
-    ``InvalidRequest`` for what is no name of a user.
+    that is bound to an end user speaks for that one. Raises ``AuthenticationFailed``,
+    ``TokenExpired``, and ``InvalidRequest`` for what is no name of a user.
     """
     return named(await _principal(gateway, authorization), user)
 
@@ -65,6 +67,8 @@ async def _principal(gateway: Gateway, authorization: str | None) -> Principal:
         raise AuthenticationFailed(
             "You didn't provide an API key: send it as 'Authorization: Bearer KEY'."
         )
+    if secret.startswith(EMBED):
+        return await embed_tokens.read(gateway.pool, secret)
     if conf().demo and secret.startswith(PREFIX):
         return await _demo_principal(gateway.pool, secret)
     return await _by_hash(gateway.pool, hashlib.sha256(secret.encode()).hexdigest())

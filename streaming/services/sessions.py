@@ -21,8 +21,10 @@ from streaming.runtime.journal import record_event
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
 from streaming.runtime.records import Record, RecordKind, now, packed
 from streaming.runtime.token_log import SessionLog
+from streaming.services import rate_limits
 from streaming.services.attach import find
 from streaming.services.audit import announce_async
+from streaming.services.rate_limits import Usage
 from streaming.services.session_actions import REQUEST_STOP
 
 FIRST_EPOCH = 1
@@ -38,24 +40,32 @@ async def create_session(
     protocol: str,
     rehearsal: list[int] | None = None,
     session_id: UUID | None = None,
+    usage: Usage | None = None,
 ) -> LiveSession:
     """Start a session. Its runner waits until it is durable before it asks an engine.
 
-    Raises ``ModelNotFound``, ``NoHealthyNode``, ``Overloaded``, ``QuotaExceeded``, ``ShuttingDown``.
+    Waits for a slot where there is a limit of streams at once; ``usage`` is told how limits of rate
+    stand. Raises ``ModelNotFound``, ``NoHealthyNode``, ``Overloaded``, ``QuotaExceeded``,
+    ``RateLimited``, ``ShuttingDown``.
     """
     gateway.admit()
     model = await resolve_model(gateway, principal, request.model)
     session_id = session_id or uuid7()
-    await ports.admit(
-        gateway.pool,
-        Start(session_id=session_id, tenant_id=principal.tenant_id, model=model, request=request),
-    )
+    end_user = principal.end_user or request.user
+    # The quota comes last: what it reserves is given back by nothing but the session's end.
+    async with rate_limits.counted(gateway, principal, end_user, session_id, usage):
+        await ports.admit(
+            gateway.pool,
+            Start(
+                session_id=session_id, tenant_id=principal.tenant_id, model=model, request=request
+            ),
+        )
     log = SessionLog(session_id, FIRST_EPOCH, gateway.journal.notify)
     sampled = request.sampling.temperature > 0
     session = LiveSession(
         id=session_id,
         reference=reference_code(),
-        principal=replace(principal, end_user=principal.end_user or request.user),
+        principal=replace(principal, end_user=end_user),
         request=request,
         model=model,
         # A seed is what lets a sampled answer be continued with the same draws where engines can.

@@ -59,6 +59,7 @@ TABLES: dict[str, tuple[set[str], set[str], set[str], set[str]]] = {
     "streaming.attempt": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
     "streaming.contentrule": ({SUP, REV, OPS, TEN}, {TEN}, {TEN}, {TEN}),
     "streaming.flaggedsession": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
+    "streaming.embedtoken": ({SUP, TEN}, NONE, NONE, NONE),
     "streaming.gatewayinstance": ({OPS}, NONE, NONE, NONE),
     "streaming.incident": ({SUP, FIN, OPS}, NONE, NONE, NONE),
     "streaming.inferencenode": ({SUP, OPS}, {OPS}, {OPS}, {OPS}),
@@ -72,22 +73,25 @@ TABLES: dict[str, tuple[set[str], set[str], set[str], set[str]]] = {
     "streaming.taskrun": ({OPS}, NONE, NONE, NONE),
     "streaming.tenant": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
     "streaming.tokencheckpoint": ({SUP, OPS}, NONE, NONE, NONE),
+    "streaming.webhookdelivery": ({SUP, OPS, TEN}, NONE, NONE, NONE),
+    "streaming.webhookendpoint": ({SUP, OPS, TEN}, {TEN}, {OPS, TEN}, NONE),
 }
 NOT_EVEN_SUPERUSERS = {  # what Django's own pages would do to these
     "add": {
         "billing.auditentry", "billing.billingperiod", "billing.budgetalert", "billing.bulkcredit",
         "billing.creditrequest", "billing.eventdelivery", "billing.export", "billing.ledgerentry",
         "billing.quotause", "billing.settlement", "billing.usagerecord", "streaming.attempt",
-        "streaming.flaggedsession", "streaming.gatewayinstance", "streaming.incident", "streaming.interruptedsession",
+        "streaming.embedtoken", "streaming.flaggedsession", "streaming.gatewayinstance",
+        "streaming.incident", "streaming.interruptedsession",
         "streaming.nodeevent",
         "streaming.outboxmessage", "streaming.sessionevent", "streaming.streamsession",
-        "streaming.taskrun", "streaming.tokencheckpoint",
+        "streaming.taskrun", "streaming.tokencheckpoint", "streaming.webhookdelivery",
     },
 }  # fmt: skip
 NOT_EVEN_SUPERUSERS["change"] = {*NOT_EVEN_SUPERUSERS["add"], "billing.pricelist"}
 NOT_EVEN_SUPERUSERS["delete"] = {
     *NOT_EVEN_SUPERUSERS["change"], "billing.billingaccount", "billing.usagesink", "streaming.apikey",
-    "streaming.tenant",
+    "streaming.tenant", "streaming.webhookendpoint",
 }  # fmt: skip
 EVERYBODY = {*PERSONS}
 
@@ -166,6 +170,7 @@ ACTIONS: dict[str, dict[str, set[str]]] = {
     "billing.ledgerentry": {"credit_selected": {FIN}},
     "billing.usagesink": {name: {FIN} for name in ["switch_on", "switch_off", "send_test", "send_again", "rotate"]},
     "streaming.apikey": {"revoke": {TEN}},
+    "streaming.embedtoken": {"revoke": {TEN}},
     "streaming.inferencenode": {name: {OPS} for name in ["drain", "resume", "probe", "reclaim", "reset_circuit", "delete_selected"]},
     "streaming.modelalias": {"delete_selected": {OPS}},
     "streaming.modelpolicy": {"delete_selected": {OPS}},
@@ -173,6 +178,8 @@ ACTIONS: dict[str, dict[str, set[str]]] = {
     "streaming.flaggedsession": ON_SESSIONS,
     "streaming.interruptedsession": ON_SESSIONS,
     "streaming.contentrule": {"delete_selected": {TEN}},
+    "streaming.webhookdelivery": {"send_again": {OPS, TEN}},
+    "streaming.webhookendpoint": {name: {OPS, TEN} for name in ["switch_on", "switch_off", "send_test", "rotate"]},
     "auth.user": {"delete_selected": NONE},
     "auth.group": {"delete_selected": NONE},
 }  # fmt: skip

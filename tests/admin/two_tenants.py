@@ -29,6 +29,7 @@ from billing.services.periods import account_of
 from streaming.admin.tenancy import OfTenant
 from streaming.models import (
     ContentRule,
+    EmbedToken,
     Incident,
     InferenceNode,
     ModelAlias,
@@ -36,6 +37,8 @@ from streaming.models import (
     StreamSession,
     Tenant,
     TenantMember,
+    WebhookDelivery,
+    WebhookEndpoint,
 )
 from streaming.services import audit
 from streaming.services.explaining import explain_due
@@ -87,6 +90,12 @@ def fill(name: str) -> Tenant:
         name=f"sink-of-{name}", tenant=tenant, url=f"https://{name}.example/", kind="webhook"
     )
     EventDelivery.objects.create(sink=sink, event_id=f"event-of-{name}", type="t", body=name)
+    EmbedToken.objects.create(
+        tenant=tenant, api_key=key, end_user=f"reader of {name}", expires_at=timezone.now(),
+        preset={"system": "You keep a lighthouse."},
+    )  # fmt: skip
+    hook = WebhookEndpoint.objects.create(tenant=tenant, url=f"https://{name}.example/hook")
+    WebhookDelivery.objects.create(endpoint=hook, kind="test", payload={"type": f"for {name}"})
     Export.objects.create(
         period_name="2026-11", format="csv", requested_by=f"user:{name}", tenant=tenant,
         manifest={"files": []}, finished_at=timezone.now(),

@@ -21,7 +21,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def private(settings: Any) -> None:
     """Webhooks may be at private addresses."""
-    settings.BILLING = replace(settings.BILLING, webhook_private_addresses=True)
+    settings.STREAMING = replace(settings.STREAMING, webhook_private_addresses=True)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from billing.core import signing
 from billing.core.collectors import (
     NotDeliverable,
     Verdict,
@@ -17,6 +16,7 @@ from billing.core.collectors import (
     message,
     verdict,
 )
+from streaming.core import signing
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 

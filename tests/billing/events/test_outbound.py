@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from billing.services.outbound import (
+from streaming.services.outbound import (
     AddressRefused,
     Answer,
     Unanswered,

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from billing.conf import conf
+from streaming.conf import conf
 
 AT_ONCE = 8
 """Connections to one host."""
@@ -109,7 +109,7 @@ async def outbound() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"user-agent": "unbroken-usage-events", "accept-encoding": "identity"},
+        headers={"user-agent": "unbroken", "accept-encoding": "identity"},
         auto_decompress=False,
         trust_env=False,
     ) as client:

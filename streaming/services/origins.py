@@ -1,0 +1,83 @@
+"""Which web pages may use the gateway: the allowed origins of each tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from psycopg_pool import AsyncConnectionPool
+
+from streaming.conf import conf
+from streaming.errors import OriginNotAllowed
+from streaming.runtime.live import Principal
+
+_ALL = """
+SELECT DISTINCT origin FROM streaming_tenant, jsonb_array_elements_text(allowed_origins) AS origin
+WHERE allowed_origins <> '[]'
+"""
+_OF_TENANT = "SELECT allowed_origins FROM streaming_tenant WHERE id = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    origins: frozenset[str] = frozenset()
+    until: float = 0.0
+
+
+class AllowedOrigins:
+    """Those of all tenants together, which is what is known of a page before it says who it is.
+
+    Read at most once in ``auth_cache_seconds``, whatever origins strangers make up.
+    """
+
+    def __init__(self) -> None:
+        self._known = _Known()
+        self._reading = asyncio.Lock()
+
+    async def has(self, pool: AsyncConnectionPool, origin: str) -> bool:
+        """Whether any tenant allows ``origin``."""
+        loop = asyncio.get_running_loop()
+        if self._known.until <= loop.time():
+            async with self._reading:
+                if self._known.until <= loop.time():
+                    found = await self._read(pool)
+                    self._known = _Known(found, loop.time() + conf().auth_cache_seconds)
+        return origin in self._known.origins
+
+    async def _read(self, pool: AsyncConnectionPool) -> frozenset[str]:
+        async with pool.connection() as connection:
+            cursor = await connection.execute(_ALL)
+            return frozenset(origin for (origin,) in await cursor.fetchall())
+
+
+allowed_origins = AllowedOrigins()
+"""Of this process."""
+
+
+def check_origin(principal: Principal, origin: str | None, *, is_own: bool) -> None:
+    """Whether ``principal`` may be used by a page of ``origin``. Raises ``OriginNotAllowed``.
+
+    Our own pages may use every credential, others those of tenants that allow them. A token that is
+    bound to an origin is good there and on our own pages, and nowhere else: not without an origin
+    either. Other requests without one come from servers and apps.
+    """
+    bound = principal.embed.origin if principal.embed else ""
+    if is_own:
+        return
+    if origin is None and not bound:
+        return
+    if origin not in principal.origins or (bound and origin != bound):
+        raise OriginNotAllowed
+
+
+async def check_origin_for(
+    pool: AsyncConnectionPool, tenant_id: int, origin: str | None, *, is_own: bool
+) -> None:
+    """The same for who comes without a principal, to a session of this tenant."""
+    if origin is None or is_own:
+        return
+    async with pool.connection() as connection:
+        cursor = await connection.execute(_OF_TENANT, (tenant_id,))
+        row = await cursor.fetchone()
+    if row is None or origin not in row[0]:
+        raise OriginNotAllowed

@@ -1,0 +1,50 @@
+// The page in the iframe: takes the token from the page around it, and from no other.
+//
+//   frame: {type: "unbroken:ready"}             it listens
+//   page:  {type: "unbroken:token", token}      first, and whenever the frame needs another
+//   frame: {type: "unbroken:token-needed"}      the token has expired
+//
+// Messages go to the parent's exact origin, and come from it.
+
+const parents = document
+  .querySelector('meta[name="unbroken-parents"]')
+  .content.split(" ")
+  .filter((origin) => origin !== "");
+const chat = document.getElementById("chat");
+
+/** @type {((token: string) => void)[]} who waits for the next token */
+const waiting = [];
+
+/** The origins that the page around us may have: one, where the browser tells which. */
+function candidates() {
+  const around = window.location.ancestorOrigins?.[0] ?? originOf(document.referrer);
+  if (around === undefined) return parents;
+  return parents.includes(around) ? [around] : [];
+}
+
+/** @param {string} address */
+function originOf(address) {
+  return URL.canParse(address) ? new URL(address).origin : undefined;
+}
+
+/** @param {{type: string}} message */
+function tell(message) {
+  for (const origin of candidates()) window.parent.postMessage(message, origin);
+}
+
+window.addEventListener("message", (event) => {
+  if (event.source !== window.parent || !parents.includes(event.origin)) return;
+  const message = event.data;
+  if (message?.type !== "unbroken:token" || typeof message.token !== "string") return;
+  chat.token = message.token;
+  for (const resolve of waiting.splice(0)) resolve(message.token);
+});
+
+/** What the widget calls when its token has expired. */
+chat.refreshToken = () =>
+  new Promise((resolve) => {
+    waiting.push(resolve);
+    tell({ type: "unbroken:token-needed" });
+  });
+
+if (window.parent !== window) tell({ type: "unbroken:ready" });
