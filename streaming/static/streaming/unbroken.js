@@ -352,7 +352,6 @@ export class Answer extends EventTarget {
     this.#saving ??= setTimeout(() => this.#save(), 500);
   }
 
-  /** With the terminal record, from the gateway or the cache. */
   #finish(end) {
     this.#end = end;
     const { state, finish_reason: finishReason, usage = null, error } = end;
