@@ -121,7 +121,8 @@ def _escaped(text: str) -> bytes:
 class SessionEventsConsumer(StreamConsumer):
     """``GET /v1/sessions/{id}/events``: what follows the cursor, then live, then the end.
 
-    As server-sent events, or poll by poll (``long_poll``). The cursor is ``Last-Event-ID`` (what ``EventSource`` sends by itself) or ``?last_id=``.
+    As server-sent events, or poll by poll (``long_poll``). The cursor is ``Last-Event-ID`` (what
+    ``EventSource`` sends by itself) or ``?last_id=``.
     """
 
     methods = ("GET",)
