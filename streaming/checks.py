@@ -10,8 +10,11 @@ from django.core import checks
 
 from streaming.conf import conf
 from streaming.core.ladder import Ladder, problems
+from streaming.core.levels import VARIANT
 from streaming.core.nodes import parse_engine_nodes
 from streaming.core.retention import longer_than_content
+
+MOST_VARIANTS = 20
 
 
 @checks.register(checks.Tags.compatibility)
@@ -28,6 +31,25 @@ def check_engine_nodes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMess
             )
         ]
     return []
+
+
+@checks.register(checks.Tags.compatibility)
+def check_variants(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """VARIANTS must name variants, and few of them: each is a series of its own in metrics."""
+    names = [name.strip() for name in conf().variants.split(",") if name.strip()]
+    wrong = [name for name in names if not VARIANT.fullmatch(name)]
+    if not wrong and len(names) <= MOST_VARIANTS:
+        return []
+    told = (
+        f"{wrong[0]!r} is no name of a variant." if wrong else f"more than {MOST_VARIANTS} names."
+    )
+    return [
+        checks.Error(
+            f"VARIANTS: {told}",
+            hint="Names of 1 to 32 letters, digits, dots, dashes or underscores: VARIANTS=blue,green",
+            id="streaming.E011",
+        )
+    ]
 
 
 @checks.register(checks.Tags.compatibility)

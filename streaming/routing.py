@@ -10,6 +10,7 @@ from streaming.consumers.health import HealthConsumer, ReadyConsumer
 from streaming.consumers.live import LiveSocket
 from streaming.consumers.metrics import MetricsConsumer
 from streaming.consumers.openai import ChatCompletionsConsumer, ModelsConsumer
+from streaming.consumers.openapi import OpenApiConsumer
 from streaming.consumers.sessions import (
     AckConsumer,
     SessionConsumer,
@@ -22,6 +23,7 @@ from streaming.consumers.websocket import ChatSocket, UnknownSocket
 http_urlpatterns: list[URLPattern] = [
     path("v1/chat/completions", ChatCompletionsConsumer.as_asgi()),
     path("v1/models", ModelsConsumer.as_asgi()),
+    path("v1/openapi.json", OpenApiConsumer.as_asgi()),
     path("v1/sessions", SessionsConsumer.as_asgi()),
     path("v1/sessions/<str:session_id>", SessionConsumer.as_asgi()),
     path("v1/sessions/<str:session_id>/events", SessionEventsConsumer.as_asgi()),

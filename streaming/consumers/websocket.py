@@ -29,7 +29,7 @@ from streaming.consumers.cross_origin import is_allowed_by_any
 from streaming.consumers.heartbeat import silence
 from streaming.consumers.openai_format import usage_of
 from streaming.consumers.page import Page
-from streaming.consumers.request import named_end_user
+from streaming.consumers.request import decoded_headers, named_end_user
 from streaming.consumers.wishes import update
 from streaming.core.chat import ChatRequest
 from streaming.core.levels import Level
@@ -107,7 +107,7 @@ class ChatSocket(AsyncWebsocketConsumer):
         self._tells_quality = query.get("quality") == ["1"]
         self._quality = ConnectionQuality(self.scope.get("extensions", {}).get("unbroken.socket"))
         self._request_id = uuid4().hex
-        headers = {name.decode(): value.decode("latin-1") for name, value in self.scope["headers"]}
+        headers = decoded_headers(self.scope)
         self._page = Page(self.scope)
         self._user = named_end_user(headers)
         speaks_first = PROTOCOL in self.scope.get("subprotocols", [])

@@ -210,3 +210,6 @@ class LocalLimits:
         self._records = {
             key: record for key, record in self._records.items() if record.kept_until > now
         }
+        for name, leases in list(self._slots.items()):
+            if all(until <= now for until in leases.values()):
+                del self._slots[name]

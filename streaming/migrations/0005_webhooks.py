@@ -75,7 +75,7 @@ END $$
 """
 FILTERED = """
 CREATE TRIGGER streaming_filtered_told AFTER INSERT ON streaming_sessionevent FOR EACH ROW WHEN (
-    new.kind = 'filtered'
+    new.kind = 'filtered' AND new.data ->> 'action' IN ('flag', 'stop')
 ) EXECUTE FUNCTION streaming_tell_webhooks_of_filtered()
 """
 

@@ -33,6 +33,8 @@ class EmbedGrant:
     models: tuple[str, ...] = ()
     """Empty: all."""
     preset: Mapping[str, Any] = field(default_factory=dict)
+    key_limit: Limit = NO_LIMIT
+    """Of the key that it was minted with: it counts besides the token's own."""
 
 
 @dataclass(frozen=True, slots=True)

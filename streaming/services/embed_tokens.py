@@ -63,6 +63,7 @@ _LOOKUP = """
 SELECT e.expires_at <= now(), e.tenant_id, t.name, e.api_key_id, e.end_user, k.is_test, k.on_disconnect, k.level, e.level,
     e.variant, t.allowed_origins, e.origin, e.models_allowed, e.preset, e.expires_at,
     e.requests_per_minute, e.tokens_per_minute, e.streams_at_once,
+    k.requests_per_minute, k.tokens_per_minute, k.streams_at_once,
     t.requests_per_minute, t.tokens_per_minute, t.streams_at_once,
     t.user_requests_per_minute, t.user_tokens_per_minute, t.user_streams_at_once
 FROM streaming_embedtoken e JOIN streaming_apikey k ON k.id = e.api_key_id
@@ -106,7 +107,7 @@ async def mint(gateway: Gateway, principal: Principal, order: EmbedOrder) -> Min
         raise InvalidRequest(
             "origin is not one of the allowed origins of this tenant.", param="origin"
         )
-    if order.level is not None and _rank(order.level) < _rank(principal.level):
+    if order.level is not None and not principal.level.covers(order.level):
         raise NotPermitted(
             f"This key's level is {principal.level.value}: its tokens' cannot be higher.",
             param="level",
@@ -290,11 +291,11 @@ def _principal(token_id: UUID, columns: list[Any]) -> Principal:
         end_user=end_user,
         is_test=is_test,
         on_disconnect=on_disconnect,
-        level=max(levels, key=_rank),
+        level=max(levels, key=lambda level: level.rank),
         variant=variant,
         limit=Limit(*limits[0:3]),
-        tenant_limit=Limit(*limits[3:6]),
-        user_limit=Limit(*limits[6:9]),
+        tenant_limit=Limit(*limits[6:9]),
+        user_limit=Limit(*limits[9:12]),
         origins=tuple(origins),
         embed=EmbedGrant(
             token_id=token_id,
@@ -302,10 +303,6 @@ def _principal(token_id: UUID, columns: list[Any]) -> Principal:
             origin=origin,
             models=tuple(models),
             preset=preset,
+            key_limit=Limit(*limits[3:6]),
         ),
     )
-
-
-def _rank(level: Level) -> int:
-    """Higher numbers give way first."""
-    return list(Level).index(level)

@@ -50,15 +50,17 @@ class Usage:
 
 def scopes_of(principal: Principal, end_user: str) -> list[Scope]:
     """What a request counts against. One that names no end user has no end user's limits."""
-    key: Scope | None = None
+    found = [tenant_scope(principal.tenant_id, principal.tenant_limit)]
+    key_limit = principal.limit
     if principal.embed is not None:
-        key = Scope("key", f"embed.{principal.embed.token_id}", principal.limit)
-    elif principal.api_key_id is not None:
-        key = Scope("key", f"key.{principal.api_key_id}", principal.limit)
-    found = [tenant_scope(principal.tenant_id, principal.tenant_limit), key]
+        # Whoever holds it works on the account of the key that it was minted with.
+        found.append(Scope("key", f"embed.{principal.embed.token_id}", principal.limit))
+        key_limit = principal.embed.key_limit
+    if principal.api_key_id is not None:
+        found.append(Scope("key", f"key.{principal.api_key_id}", key_limit))
     if end_user:
         found.append(user_scope(principal.tenant_id, end_user, principal.user_limit))
-    return [scope for scope in found if scope is not None and not scope.limit.is_none]
+    return [scope for scope in found if not scope.limit.is_none]
 
 
 def tenant_scope(tenant_id: int, limit: Limit) -> Scope:

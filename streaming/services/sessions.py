@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from uuid import UUID
 
@@ -148,7 +149,7 @@ def parse_rehearsal(header: str | None, principal: Principal) -> list[int]:
         )
     kind, _, places = header.partition("@")
     tokens = places.split(",")
-    if kind.strip() != "kill" or not all(token.strip().isdecimal() for token in tokens):
+    if kind.strip() != "kill" or not all(_REHEARSED.fullmatch(token.strip()) for token in tokens):
         raise InvalidRequest(
             "Use X-Unbroken-Rehearse: kill@50 or kill@50,120.", param="X-Unbroken-Rehearse"
         )
@@ -207,6 +208,8 @@ async def acknowledge(gateway: Gateway, principal: Principal, session_id: UUID, 
     delivered = await gateway.store_delivered(session_id, marks)
     return stored.delivered_seq if delivered is None else delivered
 
+
+_REHEARSED = re.compile("[0-9]{1,9}")
 
 STOP_SECONDS = 5.0
 STOP_POLL_SECONDS = 0.05

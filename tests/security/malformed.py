@@ -38,6 +38,7 @@ BODIES: dict[str, Any] = {
     "/v1/sessions": CHAT,
     "/v1/embed-tokens": ORDER,
     f"/v1/sessions/{NOBODYS}/ack": {"seq": 1},
+    f"/v1/sessions/{NOBODYS}/report": {"first_paint_ms": 1, "reconnects": 2, "transport": "sse"},
     f"/v1/sessions/{NOBODYS}/stop": {},
 }
 FRAMES: list[dict[str, Any]] = [
@@ -46,7 +47,20 @@ FRAMES: list[dict[str, Any]] = [
     {"type": "ack", "session": NOBODYS, "seq": 3},
     {"type": "stop", "session": NOBODYS, "ref": {"a": 1}},
     {"type": "auth", "token": "ub-embed-x"},
+    {"type": "wish", "heartbeat": 3, "coalesce": 100},
 ]
+
+QUERY = ("last_id", "wait", "heartbeat", "coalesce", "quality", "user", "x" * 50)
+HEADERS = (
+    "Last-Event-ID", "X-Unbroken-Heartbeat", "X-Unbroken-Coalesce", "X-Unbroken-Level",
+    "X-Unbroken-Variant", "X-Unbroken-Rehearse", "X-Unbroken-User", "Accept", "traceparent",
+    "Content-Type", "X-Unbroken-Events",
+)  # fmt: skip
+WORDS = (
+    "", "0", "-1", "+1", "1e3", "1e999", "nan", "inf", "-inf", "0x10", "1_000", "٣", "²", "9" * 18,
+    "9" * 5000, "true", "null", "[]", "{}", "a,b", "kill@1", "kill@" + "9" * 5000, "kill@-1,,", "%00",
+    "é", "\x7f", "realtime", "application/json", "text/event-stream;q=x", "'", "*", ";", "\ud7ff",
+)  # fmt: skip
 
 ODD: list[Callable[[random.Random], Any]] = [
     lambda r: None,

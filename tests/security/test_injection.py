@@ -58,6 +58,23 @@ async def test_headers(house: House) -> None:
             for path in ("/v1/models", "/v1/sessions/x/events?last_id=1")
         )
     )
+    for line in (
+        b"X-\xff\xfe: 1",
+        b"\xc3\xa9: 1",
+        b"a b: 1",
+        b": 1",
+        b" x: 1",
+        b"X-A : 1",
+        b"X: \xff\x80",
+    ):
+        for upgrade in (b"", b"Upgrade: websocket\r\nConnection: Upgrade\r\n"):
+            answer = await raw(
+                house,
+                b"GET /ws/chat/ HTTP/1.1\r\nHost: localhost\r\nSec-WebSocket-Version: 13\r\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + upgrade + line + b"\r\n\r\n",
+                is_socket=True,
+            )
+            assert answer[9:12] in (b"101", b"400", b"404"), (line, answer)
     check(house.stack.gateway(0).log[before:])
 
 
@@ -122,12 +139,14 @@ def check(log: str) -> None:
     assert not errors_in(log)
 
 
-async def raw(house: House, data: bytes) -> bytes:
-    """Everything that is answered until the connection ends."""
+async def raw(house: House, data: bytes, *, is_socket: bool = False) -> bytes:
+    """Everything that is answered until the connection ends; of a WebSocket the head."""
     reader, writer = await asyncio.open_connection("127.0.0.1", house.stack.gateway(0).port)
     try:
         writer.write(data)
         await writer.drain()
+        if is_socket:
+            return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
         return await asyncio.wait_for(reader.read(), 60)
     finally:
         writer.close()

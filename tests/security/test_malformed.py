@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,12 +19,13 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.durability.reader import Readers, question, until
 from tests.metrics.scrape import scrape
-from tests.security.conftest import MODEL, House, code_of, errors_in
-from tests.security.malformed import bodies, frames
+from tests.security.conftest import MODEL, House, code_of, errors_in, request
+from tests.security.malformed import HEADERS, QUERY, WORDS, bodies, frames
 
 BODIES = 6000
 FRAMES = 4000
 AT_ONCE = 12
+BEGUN = "SELECT count(*) FROM streaming_streamsession WHERE model_requested <> %s"
 GROWTH = 64 * 1024 * 1024
 """Bytes by which a process may grow over all of it: a leak of 10 KB a request would be more."""
 
@@ -66,6 +68,7 @@ async def undisturbed(house: House) -> AsyncIterator[None]:
 async def test_malformed_bodies(house: House) -> None:
     process = psutil.Process(house.stack.gateway(0).pid)
     token = house.token(preset={"system": "s", "max_tokens": 3})
+    begun = house.stack.sql(BEGUN, MODEL)
     seen: Counter[int] = Counter()
 
     async def send(client: aiohttp.ClientSession, wrong: list[tuple[str, bytes]]) -> None:
@@ -96,9 +99,7 @@ async def test_malformed_bodies(house: House) -> None:
     assert set(seen) <= {201, 400, 403, 404}, seen
     assert seen[201] < BODIES / 50
     assert process.memory_info().rss - memory < GROWTH
-    assert house.stack.sql(
-        "SELECT count(*) FROM streaming_streamsession WHERE model_requested <> %s", MODEL
-    ) == [(0,)]
+    assert house.stack.sql(BEGUN, MODEL) == begun
 
 
 async def test_malformed_frames(house: House) -> None:
@@ -117,6 +118,12 @@ async def test_malformed_frames(house: House) -> None:
                     await socket.send(frame.decode() if count % 2 else frame)
                 except UnicodeDecodeError:
                     await socket.send(frame)
+                if b"wish" in frame:
+                    # Of one that happens to be right nothing is heard.
+                    await socket.send('{"type": "nothing"}')
+                    assert json.loads(await socket.recv())["type"] == "error"
+                    codes["wish"] += 1
+                    continue
                 message = {"type": "ping"}
                 while message["type"] == "ping":
                     message = json.loads(await socket.recv())
@@ -124,7 +131,8 @@ async def test_malformed_frames(house: House) -> None:
                 assert message["error"]["code"] != "internal_error", (frame, message)
                 codes[message["error"]["code"]] += 1
             await socket.send('{"type": "ping"}')
-            assert json.loads(await socket.recv())["type"] == "pong"
+            while (message := json.loads(await socket.recv()))["type"] != "pong":
+                assert message["type"] in ("error", "ping")
 
     await send(1000)
     memory = process.memory_info().rss
@@ -132,6 +140,41 @@ async def test_malformed_frames(house: House) -> None:
         await asyncio.gather(*(send(number) for number in range(AT_ONCE)))
     assert codes.total() >= FRAMES
     assert process.memory_info().rss - memory < GROWTH
+
+
+async def test_odd_parameters(house: House) -> None:
+    """Of a session that there is, so that each is really read."""
+    key = house.stack.api_key("acme", is_test=True)
+    session = house.session(key)
+    events = f"{house.url}/v1/sessions/{session}/events"
+    assert house.ask("GET", f"/v1/sessions/{session}/events", key).status_code == 200
+    wrong = request(model="nobodys-model")
+    seen: Counter[int] = Counter()
+
+    async def send(client: aiohttp.ClientSession, numbers: range) -> None:
+        for number in numbers:
+            chance = random.Random(number)
+            query = {chance.choice(QUERY): chance.choice(WORDS) for _ in range(2)}
+            if "wait" in query:
+                query["wait"] = query["wait"][:1]  # nobody has 25 s
+            words = [
+                word for word in WORDS if word.isascii() and word.isprintable() and len(word) < 4000
+            ]
+            headers = {chance.choice(HEADERS): chance.choice(words) for _ in range(2)}
+            headers["Authorization"] = f"Bearer {key}"
+            headers.setdefault("Content-Type", "application/json")
+            if number % 2:
+                asked = client.get(events, params=query, headers=headers)
+            else:
+                url = f"{house.url}/v1/{chance.choice(['sessions', 'chat/completions'])}"
+                asked = client.post(url, params=query, headers=headers, json=wrong)
+            async with asked as answer:
+                seen[answer.status] += 1
+                assert answer.status < 500, (query, headers, await answer.text())
+
+    async with undisturbed(house), aiohttp.ClientSession() as client:
+        await asyncio.gather(*(send(client, range(n * 60, n * 60 + 60)) for n in range(10)))
+    assert seen[400] > 100, seen
 
 
 async def test_broken_frames(house: House) -> None:

@@ -83,14 +83,14 @@ def test_what_did_not_happen_is_not_told():
 def test_what_a_content_rule_has_found_is_flagged_once():
     hook(None, url=ANYWHERE)
     story = Story()
-    for seq in (3, 9):
+    for seq, action in ((2, "mask"), (3, "flag"), (9, "stop")):
         SessionEvent.objects.create(
             session=story.session, at=timezone.now(), kind="filtered", seq=seq,
-            data={"rule": "no names", "action": "mask"},
+            data={"rule": "no names", "action": action, "count": 1},
         )  # fmt: skip
     assert told() == [("session.flagged", story.session.pk)]
     data = WebhookDelivery.objects.get().payload["data"]
-    assert (data["rule"], data["action"], data["seq"]) == ("no names", "mask", 3)
+    assert (data["rule"], data["action"], data["seq"]) == ("no names", "flag", 3)
     assert data["state"] == "streaming"
 
 
