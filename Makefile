@@ -5,6 +5,7 @@ PORT ?= 8000
 HOST ?= 127.0.0.1
 PROCESSES ?= 2
 VENV ?= .venv
+WORKERS ?= 2
 # The first Python that is new enough; PYTHON=… overrides it.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -29,8 +30,9 @@ $(STAMP): requirements.txt requirements-dev.txt requirements-model.txt
 run: setup
 	$(BIN)/python manage.py serve --demo --demo-nodes 2 --processes $(PROCESSES) --host $(HOST) --port $(PORT)
 
+# Each worker has a PostgreSQL and a Redis of its own; a file of tests stays with one of them.
 test: setup lint
-	$(BIN)/python -m pytest -m "not soak and not vllm" $(ARGS)
+	$(BIN)/python -m pytest -m "not soak and not vllm" -n $(WORKERS) --dist loadfile $(ARGS)
 
 # vLLM is the engine only: tests and gateways run in $(VENV).
 test-vllm: setup $(VLLM_STAMP)

@@ -10,8 +10,11 @@ from django.core import checks
 
 from streaming.conf import conf
 from streaming.core.ladder import Ladder, problems
+from streaming.core.levels import VARIANT
 from streaming.core.nodes import parse_engine_nodes
 from streaming.core.retention import longer_than_content
+
+MOST_VARIANTS = 20
 
 
 @checks.register(checks.Tags.compatibility)
@@ -28,6 +31,25 @@ def check_engine_nodes(app_configs: Any, **kwargs: Any) -> list[checks.CheckMess
             )
         ]
     return []
+
+
+@checks.register(checks.Tags.compatibility)
+def check_variants(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """VARIANTS must name variants, and few of them: each is a series of its own in metrics."""
+    names = [name.strip() for name in conf().variants.split(",") if name.strip()]
+    wrong = [name for name in names if not VARIANT.fullmatch(name)]
+    if not wrong and len(names) <= MOST_VARIANTS:
+        return []
+    told = (
+        f"{wrong[0]!r} is no name of a variant." if wrong else f"more than {MOST_VARIANTS} names."
+    )
+    return [
+        checks.Error(
+            f"VARIANTS: {told}",
+            hint="Names of 1 to 32 letters, digits, dots, dashes or underscores: VARIANTS=blue,green",
+            id="streaming.E011",
+        )
+    ]
 
 
 @checks.register(checks.Tags.compatibility)
@@ -56,6 +78,19 @@ def check_limits(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
         for name in must_be_positive
         if getattr(settings_in_force, name) <= 0
     ]
+    found += [
+        _limit_error(f"{name.upper()} must not be negative.")
+        for name in ("queue_seconds", "queue_length")
+        if getattr(settings_in_force, name) < 0
+    ]
+    if settings_in_force.queue_seconds >= settings_in_force.client_silence:
+        found.append(
+            checks.Warning(
+                "QUEUE_SECONDS is not less than CLIENT_SILENCE.",
+                hint="Who waits in the queue hears nothing meanwhile, and may give up.",
+                id="streaming.W011",
+            )
+        )
     if settings_in_force.kv_high_water > 1:
         found.append(_limit_error("KV_HIGH_WATER must be at most 1: it is a share."))
     if not 16 <= settings_in_force.filter_hold_characters <= 1000:

@@ -25,6 +25,13 @@ class StreamingConf:
     max_streams: int = setting(
         2000, "Live sessions one gateway process accepts before it answers 503."
     )
+    queue_seconds: float = setting(
+        10.0,
+        "How long a request waits for a stream to end where a tenant, key or end user has as many as it may; then it is answered 429 (0: at once).",
+    )
+    queue_length: int = setting(
+        200, "Requests of one tenant that wait so at once, in all gateway processes together."
+    )
     max_body_bytes: int = setting(
         4 * 1024 * 1024, "Largest request body; above it the answer is 413."
     )
@@ -158,6 +165,10 @@ class StreamingConf:
         2.0, "How long an API key is trusted before it is looked up again."
     )
     shutdown_grace: float = setting(120.0, "How long a stopping process lets its streams finish.")
+    variants: str = setting(
+        "",
+        "Variants that metrics tell apart, comma-separated; any other name counts as other.",
+    )
     metrics_token: str = setting(
         "", "Bearer token for /metrics; without one only readers on the same machine are answered."
     )

@@ -73,6 +73,8 @@ class Row(NamedTuple):
     session_began_at: datetime | None
     occurred_at: datetime
     recorded_at: datetime
+    level: str | None
+    variant: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +134,6 @@ COLUMNS = (
     Column("session_began_at", Kind.TIME, "s.began_at", "Its prices are those of this moment."),
     Column("occurred_at", Kind.TIME, "coalesce(s.occurred_at, e.created_at)", "When the tokens were delivered, or the credit booked."),
     Column("recorded_at", Kind.TIME, "e.created_at", "When the line was booked."),
+    Column("level", Kind.CODE, "nullif(w.level, '')", "The level of quality that the session had: `realtime`, `standard` or `economy`."),
+    Column("variant", Kind.TEXT, "nullif(w.variant, '')", "Its side in a comparison, if it had one."),
 )  # fmt: skip

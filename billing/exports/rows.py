@@ -22,6 +22,7 @@ JOIN billing_billingperiod p ON p.id = e.period_id
 JOIN streaming_tenant t ON t.id = e.tenant_id
 LEFT JOIN billing_billingaccount a ON a.tenant_id = e.tenant_id
 LEFT JOIN billing_settlement s ON s.id = e.settlement_id
+LEFT JOIN streaming_streamsession w ON w.id = e.session_id
 WHERE e.period_id = ANY(%(periods)s)
 ORDER BY e.id
 """

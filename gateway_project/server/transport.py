@@ -89,6 +89,10 @@ class TcpInfo:
     ms_since_ack: int
     bytes_acked: int
     notsent_bytes: int
+    rttvar_us: int
+    """How much ``rtt_us`` varies."""
+    segments_out: int
+    """Over the life of the connection, those that were sent again included."""
 
     def is_silent(self, seconds: float) -> bool:
         """Whether the peer has acknowledged nothing for so long, although we keep asking it to.
@@ -201,6 +205,8 @@ class GatewayTransport(tcp.Server):
             ms_since_ack=words[12],
             bytes_acked=struct.unpack_from("=Q", raw, 120)[0],
             notsent_bytes=struct.unpack_from("=I", raw, 144)[0],
+            rttvar_us=words[16],
+            segments_out=struct.unpack_from("=I", raw, 136)[0],
         )
 
     def has_vanished(self, seconds: float) -> bool:

@@ -20,7 +20,10 @@ from streaming.services.api_keys import issue, revoke_api_key
 class ApiKeyForm(forms.ModelForm):
     class Meta:
         model = ApiKey
-        fields = ["tenant", "name", "cost_centre", "is_test", "on_disconnect", "expires_at"]
+        fields = [
+            "tenant", "name", "cost_centre", "is_test", "on_disconnect", "level", "requests_per_minute",
+            "tokens_per_minute", "streams_at_once", "expires_at",
+        ]  # fmt: skip
 
     def clean_expires_at(self) -> datetime | None:
         until = self.cleaned_data["expires_at"]
@@ -32,7 +35,10 @@ class ApiKeyForm(forms.ModelForm):
 @admin.register(ApiKey)
 class ApiKeyAdmin(OfTenant, AuditedAdmin):
     audited_as = "key"
-    told = ("on_disconnect", "cost_centre", "expires_at")
+    told = (
+        "on_disconnect", "cost_centre", "expires_at", "level", "requests_per_minute",
+        "tokens_per_minute", "streams_at_once",
+    )  # fmt: skip
     form = ApiKeyForm
     list_display = [
         "prefix", "tenant", "name", "active", "is_test", "on_disconnect", "created_at", "expires_at",
@@ -44,8 +50,9 @@ class ApiKeyAdmin(OfTenant, AuditedAdmin):
     autocomplete_fields = ["tenant"]
     ordering = ["-id"]
     fields = [
-        "tenant", "name", "cost_centre", "is_test", "on_disconnect", "expires_at", "prefix", "active",
-        "created_at", "revoked_at", "replaced_by",
+        "tenant", "name", "cost_centre", "is_test", "on_disconnect", "level", "requests_per_minute",
+        "tokens_per_minute", "streams_at_once", "expires_at", "prefix", "active", "created_at",
+        "revoked_at", "replaced_by",
     ]  # fmt: skip
     readonly_fields = ["prefix", "active", "created_at", "revoked_at", "replaced_by"]
     actions = [

@@ -10,8 +10,8 @@ from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 
 from streaming.admin import session_tools
 from streaming.admin.badges import badge
@@ -24,6 +24,7 @@ from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant, is_limited
 from streaming.admin.times import local
 from streaming.core.attribution import Blame
+from streaming.core.connection_health import Band, band_of
 from streaming.core.outcome import INTERRUPTED, Outcome, Review
 from streaming.core.wording import cause_in_words, lasting
 from streaming.models import InterruptedSession
@@ -109,6 +110,26 @@ class Noticed(admin.SimpleListFilter):
         return queryset.filter(noticed=self.value() == "yes") if self.value() else queryset
 
 
+class ByHealth(admin.SimpleListFilter):
+    """By the lowest score of the connections that it was read on."""
+
+    title = "network"
+    parameter_name = "network"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(band.value, band.value.capitalize()) for band in Band]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        match self.value():
+            case Band.GOOD.value:
+                return queryset.filter(health__gte=Band.GOOD.floor)
+            case Band.FAIR.value:
+                return queryset.filter(health__gte=Band.FAIR.floor, health__lt=Band.GOOD.floor)
+            case Band.WEAK.value:
+                return queryset.filter(health__lt=Band.FAIR.floor)
+        return queryset
+
+
 class ByReview(admin.SimpleListFilter):
     title = "review"
     parameter_name = "review"
@@ -183,7 +204,7 @@ class InterruptedSessionAdmin(
     list_display_links = None
     list_select_related = ["tenant", "looked_into__assignee"]
     list_filter = [
-        ByOutcome, ByReview, Noticed, ByBlame, ByNode, ByModel, ByTenant,
+        ByOutcome, ByReview, Noticed, ByBlame, ByNode, ByModel, ByHealth, ByTenant,
     ]  # fmt: skip
     sortable_by = ["when"]
     paginator = QuickPaginator
@@ -271,8 +292,12 @@ class InterruptedSessionAdmin(
     def gap(self, session: Any) -> SafeString:
         if session.gap_ms is None:
             return _figure("-")
-        words = lasting(session.gap_ms)
-        return format_html("{}<br>noticed", words) if session.noticed else format_html("{}", words)
+        lines = [lasting(session.gap_ms)]
+        if session.noticed:
+            lines.append("noticed")
+        if session.health is not None and band_of(session.health) is not Band.GOOD:
+            lines.append(f"{band_of(session.health).value} network")
+        return format_html_join(mark_safe("<br>"), "{}", ((line,) for line in lines))
 
     @admin.display(description="billed")
     def billed(self, session: Any) -> SafeString:

@@ -24,4 +24,5 @@ class OriginsField(forms.CharField):
             raise forms.ValidationError(str(exc)) from exc
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return super().has_changed(self.prepare_value(initial or []), data)
+        lines = [line.strip() for line in (data or "").splitlines()]
+        return [line for line in lines if line] != list(initial or [])

@@ -36,6 +36,7 @@ _COLUMNS = (
     "interrupted_cause", "seam_grade", "gap_ms", "noticed", "incident_id", "review",
     "looked_into__ticket", "failovers", "prompt_tokens", "cached_prompt_tokens",
     "completion_tokens", "discarded_tokens", "fence__delivered_seq",
+    "level", "variant", "health",
 )  # fmt: skip
 
 
@@ -93,6 +94,9 @@ _HEADED: Mapping[str, Callable[[_Found], Any]] = {
     "delivered_tokens": lambda found: found.delivered,
     "discarded_tokens": _of("discarded_tokens"),
     "billed_tokens": lambda found: None if found.billed is None else found.billed.tokens,
+    "level": _of("level"),
+    "variant": _of("variant"),
+    "health": _of("health"),
 }
 """The heading of each column, and what is in it."""
 

@@ -31,6 +31,7 @@ from streaming.admin.words import (
     token_of,
     word,
 )
+from streaming.core.connection_health import band_of
 from streaming.core.course import Try
 from streaming.core.wording import cause_in_words
 from streaming.models import Attempt, StreamSession
@@ -97,6 +98,7 @@ def context_of(request: HttpRequest, case: Case, *, revealed: bool) -> dict[str,
         "protocol_words": word(PROTOCOLS, session.protocol),
         "evidence_words": _evidence(session.evidence, revealed),
         "delivered_words": _delivered(session),
+        "health_words": "" if session.health is None else band_of(session.health).value,
         "links": _links(request, session),
         "timeline": draw(
             picture, title=f"Time line of session {session.reference}",

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from streaming.conf import conf
 from streaming.consumers.base import Header, StreamConsumer
-from streaming.consumers.heartbeat import KEEPALIVE, PING, KeepAlive, interval
+from streaming.consumers.heartbeat import KEEPALIVE, PING, KeepAlive
 from streaming.core.state import SessionState
 from streaming.errors import error_from_openai
 from streaming.metrics import connection_ended
 from streaming.metrics.catalogue import SSE_CHUNKS, SSE_CONNECTIONS
 from streaming.runtime.live import ControlEvent
+from streaming.runtime.quality import ConnectionQuality
 from streaming.runtime.token_log import LogSlice
 from streaming.services.attach import Attachment
 
@@ -39,20 +40,19 @@ class EventWriter(Protocol):
     def control(self, event: ControlEvent) -> bytes:
         """Something that happened between two tokens; empty if the format does not tell."""
 
+    def quality(self, told: dict[str, Any]) -> bytes:
+        """How its connection does; empty if the format does not tell, or nobody asked."""
+
 
 # EventSource comes back at once with its cursor; so do our own clients.
 MOVE = b"retry: 50\n: moving to another connection\n\n"
-
-
-NETWORK_SECONDS = 1.0
-"""How often the reader's network is looked at: a system call costs as much as a token."""
 
 
 class AnswerStream:
     """Sends what is durable, pings while the answer is being recovered, keeps silence away.
 
     ``start_after``: seconds after which the head is sent even without a token (0: at once).
-    ``heartbeat``: the interval the client wants; None: what fits its network.
+    ``quality``: of its connection; how often it hears from us and what travels together follow it.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AnswerStream:
         *,
         headers: Callable[[], list[Header]],
         start_after: float,
-        heartbeat: float | None,
+        quality: ConnectionQuality,
         resumable: bool = False,
     ) -> None:
         self._resumable = resumable
@@ -73,9 +73,9 @@ class AnswerStream:
         self._writer = writer
         self._headers = headers
         self._start_after = start_after
-        self._heartbeat = heartbeat
-        self._interval = 0.0
-        self._network_seen = self._born
+        self._quality = quality
+        quality.look((attachment.reader,), self._born)
+        attachment.window = quality.coalesce_ms(quality.level) / 1000
         self._keep_alive: KeepAlive | None = None
         self._pinging = False
         self._starting = asyncio.Lock()
@@ -89,6 +89,7 @@ class AnswerStream:
             await self._follow(loop)
         finally:
             SSE_CONNECTIONS.value -= 1
+            self._quality.closed()
             connection_ended(self._writer.protocol, self._end, loop.time() - self._born)
 
     async def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,7 +115,8 @@ class AnswerStream:
                             self._raise_error(piece.terminal)
                     # After tokens too: news that came while they were sent wakes nobody again.
                     await self._send(self._due_controls())
-                    self._look_at_state(loop.time())
+                    await self._send(self._due_quality(loop.time()))
+                    self._look_at_state()
         finally:
             starter.cancel()
             if self._keep_alive is not None:
@@ -133,11 +135,11 @@ class AnswerStream:
         async with self._starting:
             if self._keep_alive is None:
                 await self._consumer.start_stream(200, self._headers())
-                await self._consumer.write(self._writer.opening())
-                self._interval = interval(self._heartbeat, self._attachment.reader.is_weak)
-                self._keep_alive = KeepAlive(self._consumer, self._interval)
+                told = self._writer.quality(self._quality.told())
+                await self._consumer.write(self._writer.opening() + told)
+                self._keep_alive = KeepAlive(self._consumer, self._quality.heartbeat)
                 self._keep_alive.__enter__()
-                self._look_at_state(self._born)
+                self._look_at_state()
 
     async def _send(self, data: bytes) -> None:
         if data:
@@ -165,21 +167,26 @@ class AnswerStream:
             return  # these tokens are from before the failure
         if self._pinging and self._keep_alive is not None:
             self._pinging = False
-            self._keep_alive.change(self._interval, KEEPALIVE)
+            self._keep_alive.change(self._quality.heartbeat, KEEPALIVE)
 
-    def _look_at_state(self, now: float) -> None:
+    def _look_at_state(self) -> None:
         """Ping a reader whose answer is being recovered, at once and then every second."""
         if self._keep_alive is None or self._pinging:
             return
         if self._attachment.state is SessionState.RECOVERING:
             self._pinging = True
             self._keep_alive.change(conf().recovering_ping_seconds, PING, now=True)
-        elif now - self._network_seen > NETWORK_SECONDS:
-            self._network_seen = now
-            fitting = interval(self._heartbeat, self._attachment.reader.is_weak)
-            if fitting != self._interval:
-                self._interval = fitting
-                self._keep_alive.change(fitting, KEEPALIVE)
+
+    def _due_quality(self, now: float) -> bytes:
+        """What there is to tell of the connection; what is sent on it follows."""
+        quality = self._quality
+        if self._keep_alive is None or not quality.look((self._attachment.reader,), now):
+            return b""
+        self._attachment.window = quality.coalesce_ms(quality.level) / 1000
+        self._attachment.note_health()
+        if not self._pinging:
+            self._keep_alive.change(quality.heartbeat, KEEPALIVE)
+        return self._writer.quality(quality.told())
 
     def _due_controls(self) -> bytes:
         """Control events that stand at the reader's cursor."""

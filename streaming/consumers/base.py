@@ -75,6 +75,8 @@ class StreamConsumer(AsyncHttpConsumer):
         #: ``loop.time()`` of the last write.
         self.last_write = 0.0
         self.request_id = ""
+        #: What the head says besides, whatever the answer is.
+        self.extra_headers: list[Header] = []
         #: Whether the page of another origin that asks may read the answer.
         self.readable = False
         self._writes = 0
@@ -149,7 +151,7 @@ class StreamConsumer(AsyncHttpConsumer):
         await self.base_send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _start(self, status: int, headers: Iterable[Header]) -> None:
-        headers = [(name.lower(), value) for name, value in headers]
+        headers = [(name.lower(), value) for name, value in (*headers, *self.extra_headers)]
         if not any(name == b"x-request-id" for name, _ in headers):
             headers.append((b"x-request-id", self.request_id.encode()))
         headers += cross_origin.answer_headers(self.page.origin if self.readable else None)

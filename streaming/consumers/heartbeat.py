@@ -41,17 +41,10 @@ def parsed_interval(wanted: str) -> float:
     return seconds
 
 
-def interval(wanted: float | None, is_weak: bool) -> float:
-    """What the client wished for, else what fits its network."""
-    if wanted is not None:
-        return wanted
-    usual = conf().keepalive_seconds
-    return min(usual, conf().keepalive_weak_seconds) if is_weak else usual
-
-
 def silence(wanted: float | None) -> float:
     """Seconds of silence after which this client should give its connection up."""
-    return told_silence(conf().client_silence, interval(wanted, is_weak=False))
+    longest = conf().keepalive_seconds if wanted is None else wanted
+    return told_silence(conf().client_silence, longest)
 
 
 class Stream(Protocol):

@@ -12,19 +12,22 @@ from uuid import UUID
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import Header, StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import wanted_interval
 from streaming.consumers.openai_format import Completion, OpenAIWriter, whole_completion
 from streaming.consumers.request import Request, named_end_user
+from streaming.consumers.wishes import wishes_of
 from streaming.core.chat import ChatRequest
 from streaming.errors import error_from_openai
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
-from streaming.services import idempotency, sessions
+from streaming.runtime.quality import ConnectionQuality
+from streaming.services import idempotency, rate_limits, sessions
 from streaming.services.attach import Attachment, attached
 from streaming.services.auth import authenticate
 from streaming.services.chat_requests import read_chat_request
 from streaming.services.embed_tokens import allows_model, apply_grant
 from streaming.services.origins import check_origin
+from streaming.services.quality import with_quality
+from streaming.services.rate_limits import Usage
 
 
 async def request_principal(gateway: Gateway, request: Request) -> Principal:
@@ -49,14 +52,34 @@ async def begin(
     chat: ChatRequest,
     request: Request,
     protocol: str,
+    headers: list[Header],
     *,
     body: bytes,
 ) -> UUID:
     """The session of a request: a new one, or the one of its ``Idempotency-Key``.
 
     ``body``: what is really asked for. The key stands for the client's own body: a fresh token may
-    have another preset.
+    have another preset. How limits stand is added to ``headers``, also where one refuses.
     """
+    usage = Usage()
+    try:
+        return await _begin(gateway, principal, chat, request, protocol, body, usage)
+    finally:
+        headers += usage.headers()
+
+
+async def _begin(
+    gateway: Gateway,
+    principal: Principal,
+    chat: ChatRequest,
+    request: Request,
+    protocol: str,
+    body: bytes,
+    usage: Usage,
+) -> UUID:
+    principal = with_quality(
+        principal, request.header("x-unbroken-level"), request.header("x-unbroken-variant")
+    )
     rehearsal = sessions.parse_rehearsal(request.header("x-unbroken-rehearse"), principal)
     key = request.header("idempotency-key")
     session_id = None
@@ -66,6 +89,7 @@ async def begin(
             gateway, principal, end_user, key, request.body
         )
         if not is_ours:
+            await rate_limits.look(gateway, principal, end_user, usage)
             return session_id
     session = None
     try:
@@ -78,6 +102,7 @@ async def begin(
             protocol=protocol,
             rehearsal=rehearsal,
             session_id=session_id,
+            usage=usage,
         )
     finally:  # refused, or its client has left already
         if session is None and session_id is not None:
@@ -105,7 +130,10 @@ class ChatCompletionsConsumer(StreamConsumer):
         if not chat.stream and request.header("idempotency-key") is None:
             # Nobody could come back for it.
             principal = replace(principal, on_disconnect="cancel")
-        session_id = await begin(gateway, principal, chat, request, "openai", body=body)
+        wishes = wishes_of(request)
+        session_id = await begin(
+            gateway, principal, chat, request, "openai", self.extra_headers, body=body
+        )
         self.session_id = session_id
         completion = Completion(session_id, chat)
         with attached(gateway, session_id, 0, self.socket, "openai") as attachment:
@@ -118,7 +146,7 @@ class ChatCompletionsConsumer(StreamConsumer):
                 OpenAIWriter(completion, tell_controls=request.header("x-unbroken-events") == "1"),
                 headers=lambda: sse_headers(str(session_id), self.request_id),
                 start_after=conf().response_start_seconds,
-                heartbeat=wanted_interval(request),
+                quality=ConnectionQuality(self.socket, attachment.level(principal.level), wishes),
             ).run()
 
     async def _answer_whole(self, attachment: Attachment, completion: Completion) -> None:

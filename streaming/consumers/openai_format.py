@@ -102,6 +102,10 @@ class OpenAIWriter:
         name = event.name.encode()
         return b"event: unbroken.%s\ndata: %s\n\n" % (name, orjson.dumps(event.data))
 
+    def quality(self, told: dict[str, Any]) -> bytes:
+        """No client of this format asks for it."""
+        return b""
+
 
 def usage_of(terminal: dict[str, Any], completion_tokens: int) -> dict[str, Any]:
     """The usage of the logical answer, however many attempts it took."""

@@ -18,14 +18,16 @@ RETRY_MS = 1000
 class SessionEventWriter:
     """``session`` first, then ``token``, ``attempt``, ``recovering``, ``recovered``, ``done`` or ``error``.
 
-    Only tokens and the end carry an ``id``: it is what the reader resumes from.
+    Only tokens and the end carry an ``id``: it is what the reader resumes from. ``tells_quality``:
+    the reader wants the events ``quality``.
     """
 
     protocol: ClassVar[str] = "sessions"
     tells_errors: ClassVar[bool] = True
 
-    def __init__(self, opening: dict[str, Any]) -> None:
+    def __init__(self, opening: dict[str, Any], *, tells_quality: bool = False) -> None:
         self._opening = opening
+        self._tells_quality = tells_quality
 
     def opening(self) -> bytes:
         return b"retry: %d\n" % RETRY_MS + _event("session", self._opening)
@@ -50,6 +52,9 @@ class SessionEventWriter:
 
     def control(self, event: ControlEvent) -> bytes:
         return _event(event.name, event.data)
+
+    def quality(self, told: dict[str, Any]) -> bytes:
+        return _event("quality", told) if self._tells_quality else b""
 
 
 def interrupted(error: GatewayError) -> bytes:

@@ -12,7 +12,7 @@ import orjson
 from streaming.conf import conf
 from streaming.consumers.answer_stream import AnswerStream
 from streaming.consumers.base import StreamConsumer, sse_headers
-from streaming.consumers.heartbeat import interval, silence, wanted_interval
+from streaming.consumers.heartbeat import silence
 from streaming.consumers.long_poll import answer_poll, wait_of, wants_poll
 from streaming.consumers.openai import begin, request_principal
 from streaming.consumers.request import Request
@@ -22,9 +22,12 @@ from streaming.consumers.session_events import (
     interrupted,
     session_body,
 )
+from streaming.consumers.wishes import wants_quality, wishes_of
+from streaming.core.levels import Level
 from streaming.errors import AuthenticationFailed, GatewayError, InvalidRequest, NotFound
 from streaming.runtime.adoption import StoredSession, stored_session
 from streaming.runtime.gateway import Gateway, current
+from streaming.runtime.quality import ConnectionQuality
 from streaming.services import sessions
 from streaming.services.attach import (
     attached,
@@ -59,7 +62,9 @@ class SessionsConsumer(StreamConsumer):
         principal = await request_principal(gateway, request)
         body = apply_grant(principal, request.body)
         chat = read_chat_request(body)
-        session_id = await begin(gateway, principal, chat, request, "sessions", body=body)
+        session_id = await begin(
+            gateway, principal, chat, request, "sessions", self.extra_headers, body=body
+        )
         live = gateway.sessions.get(session_id)
         if live is not None:
             await live.log.flushed()
@@ -116,7 +121,8 @@ def _escaped(text: str) -> bytes:
 class SessionEventsConsumer(StreamConsumer):
     """``GET /v1/sessions/{id}/events``: what follows the cursor, then live, then the end.
 
-    As server-sent events, or poll by poll (``long_poll``). The cursor is ``Last-Event-ID`` (what ``EventSource`` sends by itself) or ``?last_id=``.
+    As server-sent events, or poll by poll (``long_poll``). The cursor is ``Last-Event-ID`` (what
+    ``EventSource`` sends by itself) or ``?last_id=``.
     """
 
     methods = ("GET",)
@@ -134,16 +140,19 @@ class SessionEventsConsumer(StreamConsumer):
             return
         if said is not None:
             await note_return(gateway, stored, cursor)
-        wanted = wanted_interval(request)
+        wishes = wishes_of(request)
+        level = Level(stored.level or Level.STANDARD)
+        quality = ConnectionQuality(self.socket, level, wishes)
         opening = {
             "session_id": str(session_id),
             "reference": stored.reference,
             "epoch": stored.epoch,
             "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "heartbeat_seconds": interval(wanted, is_weak=False),
-            "silence_seconds": silence(wanted),
+            "heartbeat_seconds": quality.heartbeat,
+            "silence_seconds": silence(wishes.heartbeat),
             "resume_window_seconds": conf().resume_window,
             "cursor": cursor,
+            "level": level.value,
         }
         if poll_seconds is not None:
             await answer_poll(
@@ -159,10 +168,10 @@ class SessionEventsConsumer(StreamConsumer):
             await AnswerStream(
                 self,
                 attachment,
-                SessionEventWriter(opening),
+                SessionEventWriter(opening, tells_quality=wants_quality(request.query)),
                 headers=lambda: sse_headers(str(session_id), self.request_id),
                 start_after=0,
-                heartbeat=wanted,
+                quality=quality,
                 resumable=True,
             ).run()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -25,10 +26,13 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from streaming.conf import conf
 from streaming.consumers.cross_origin import is_allowed_by_any
-from streaming.consumers.heartbeat import parsed_interval, silence
+from streaming.consumers.heartbeat import silence
 from streaming.consumers.openai_format import usage_of
 from streaming.consumers.page import Page
-from streaming.consumers.request import named_end_user
+from streaming.consumers.request import decoded_headers, named_end_user
+from streaming.consumers.wishes import update
+from streaming.core.chat import ChatRequest
+from streaming.core.levels import Level
 from streaming.core.state import SessionState
 from streaming.errors import (
     AuthenticationFailed,
@@ -46,6 +50,7 @@ from streaming.metrics import connection_ended
 from streaming.metrics.catalogue import WEBSOCKETS
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
+from streaming.runtime.quality import ConnectionQuality
 from streaming.runtime.token_log import LogSlice
 from streaming.services import sessions
 from streaming.services.attach import (
@@ -60,10 +65,14 @@ from streaming.services.auth import authenticate, named
 from streaming.services.chat_requests import read_chat_request
 from streaming.services.embed_tokens import apply_grant
 from streaming.services.origins import check_origin
+from streaming.services.quality import with_quality
 
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 32
+SENT_REMEMBERED = 64
+WISHES = {"heartbeat", "coalesce"}
+"""Those that the query may have."""
 RESTARTING = 1012
 UNAUTHORISED = 4401
 FORBIDDEN = 4403
@@ -79,8 +88,9 @@ Message = dict[str, Any]
 
 
 class ChatSocket(AsyncWebsocketConsumer):
-    """Client: ``auth``, ``start``, ``resume``, ``ack``, ``stop``, ``ping``. Server: ``ready``,
-    ``session``, ``token``, ``recovering``, ``recovered``, ``done``, ``error``, ``ping``, ``pong``."""
+    """Client: ``auth``, ``start``, ``resume``, ``ack``, ``stop``, ``wish``, ``ping``. Server: ``ready``,
+    ``session``, ``token``, ``recovering``, ``recovered``, ``done``, ``error``, ``quality``, ``ping``,
+    ``pong``."""
 
     _principal: Principal | None = None
     _authorization: str | None = None
@@ -94,16 +104,17 @@ class ChatSocket(AsyncWebsocketConsumer):
         self._writing = asyncio.Lock()
         query = parse_qs(self.scope.get("query_string", b"").decode("latin-1"))
         self._cloudevents = query.get("envelope") == ["cloudevents"]
+        self._tells_quality = query.get("quality") == ["1"]
+        self._quality = ConnectionQuality(self.scope.get("extensions", {}).get("unbroken.socket"))
         self._request_id = uuid4().hex
-        headers = {name.decode(): value.decode("latin-1") for name, value in self.scope["headers"]}
+        headers = decoded_headers(self.scope)
         self._page = Page(self.scope)
         self._user = named_end_user(headers)
         speaks_first = PROTOCOL in self.scope.get("subprotocols", [])
         await self.accept(PROTOCOL if speaks_first else None)
         try:
             self._gateway = current()
-            wanted = query.get("heartbeat")
-            self._interval = parsed_interval(wanted[-1]) if wanted else conf().keepalive_seconds
+            update(self._quality.wishes, {name: query[name][-1] for name in WISHES & set(query)})
             if self._page.is_foreign and not await is_allowed_by_any(self._page.origin or ""):
                 raise OriginNotAllowed
             if speaks_first:
@@ -159,6 +170,7 @@ class ChatSocket(AsyncWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         if self._principal is not None:
             WEBSOCKETS.value -= 1
+            self._quality.closed()
             end: Literal["whole", "moved", "early"] = "early" if self._following else "whole"
             lifetime = asyncio.get_running_loop().time() - self._born
             connection_ended("websocket", "moved" if self._moved else end, lifetime)
@@ -250,16 +262,41 @@ class ChatSocket(AsyncWebsocketConsumer):
         self._check_room()
         body = apply_grant(principal, _spelled(message.get("request"), "request"))
         chat = read_chat_request(body)
-        session = await sessions.create_session(
-            self._gateway,
-            principal,
-            chat,
-            body=body,
-            request_id=self._request_id,
-            protocol="websocket",
-            rehearsal=sessions.parse_rehearsal(_text(message, "rehearse"), principal),
-        )
-        self._follow(session.id, session.reference, 0, message.get("ref"), session.log.epoch)
+        principal = with_quality(principal, _text(message, "level"), _text(message, "variant"))
+        rehearsal = sessions.parse_rehearsal(_text(message, "rehearse"), principal)
+        # Its own task: it may have to wait for its turn, acks and stops of others must not.
+        self._starting += 1
+        self._spawn(self._start_one(principal, chat, body, rehearsal, message))
+
+    async def _start_one(
+        self,
+        principal: Principal,
+        chat: ChatRequest,
+        body: bytes,
+        rehearsal: list[int],
+        message: Message,
+    ) -> None:
+        try:
+            session = await sessions.create_session(
+                self._gateway,
+                principal,
+                chat,
+                body=body,
+                request_id=self._request_id,
+                protocol="websocket",
+                rehearsal=rehearsal,
+            )
+        except GatewayError as exc:
+            await self._tell_error(exc, message)
+        except psycopg.OperationalError as exc:
+            await self._tell_error(self._without_database(exc), message)
+        except Exception as exc:  # noqa: BLE001  the edge of the task
+            await self._tell_error(self._unforeseen(exc), message)
+        else:
+            ref, level = message.get("ref"), session.principal.level
+            self._follow(session.id, session.reference, 0, ref, session.log.epoch, level)
+        finally:
+            self._starting -= 1
 
     async def _resume(self, message: Message) -> None:
         """Follow a session from a cursor: ``{"type": "resume", "session": id, "seq": n}``."""
@@ -275,7 +312,8 @@ class ChatSocket(AsyncWebsocketConsumer):
             await self._send({"type": "complete", "session": str(session_id), "seq": cursor})
             return
         await note_return(self._gateway, stored, cursor)
-        self._follow(session_id, stored.reference, cursor, message.get("ref"), stored.epoch)
+        level = Level(stored.level or Level.STANDARD)
+        self._follow(session_id, stored.reference, cursor, message.get("ref"), stored.epoch, level)
 
     async def _ack(self, message: Message) -> None:
         session_id, seq = _session_id(message), _seq(message)
@@ -285,6 +323,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             if seq > reader.cursor:
                 raise CursorBeyondLog(f"This socket was sent the tokens up to {reader.cursor}.")
             reader.acked(seq)
+            follow.note_round_trip(seq)
             live = self._gateway.sessions.get(session_id)
             if live is not None:
                 live.note_delivered(reader.marks)
@@ -304,6 +343,22 @@ class ChatSocket(AsyncWebsocketConsumer):
         except Exception as exc:  # noqa: BLE001  the edge of the task
             await self._tell_error(self._unforeseen(exc), message, session_id)
 
+    async def _wish(self, message: Message) -> None:
+        """What the client wants of its connection: ``{"type": "wish", "heartbeat"?, "coalesce"?, …}``."""
+        wanted = message.get("quality", self._tells_quality)
+        if not isinstance(wanted, bool):
+            raise InvalidRequest("quality must be true or false.", param="quality")
+        update(self._quality.wishes, message)
+        self._tells_quality = wanted
+        await self._heed_quality()
+
+    async def _heed_quality(self) -> None:
+        """The connection is better or worse, or wanted otherwise: what is sent on it follows."""
+        for follow in self._following.values():
+            follow.heed_quality()
+        if self._tells_quality:
+            await self._send({"type": "quality", **self._quality.told()})
+
     async def _ping(self, message: Message) -> None:
         await self._send({"type": "pong", "server_time": _now()})
 
@@ -313,6 +368,7 @@ class ChatSocket(AsyncWebsocketConsumer):
         "resume": _resume,
         "ack": _ack,
         "stop": _stop,
+        "wish": _wish,
         "ping": _ping,
     }
 
@@ -337,13 +393,15 @@ class ChatSocket(AsyncWebsocketConsumer):
         return GatewayError(f"The gateway failed to answer; it is logged as {self._request_id}.")
 
     def _check_room(self) -> None:
-        if len(self._following) >= MAX_SESSIONS:
+        if len(self._following) + self._starting >= MAX_SESSIONS:
             raise InvalidRequest(f"One socket follows at most {MAX_SESSIONS} sessions.")
 
     # Following
 
-    def _follow(self, session_id: UUID, reference: str, cursor: int, ref: Any, epoch: int) -> None:
-        follow = _Follow(self, self._gateway, session_id, reference, cursor, ref, epoch)
+    def _follow(
+        self, session_id: UUID, reference: str, cursor: int, ref: Any, epoch: int, level: Level
+    ) -> None:
+        follow = _Follow(self, self._gateway, session_id, reference, cursor, ref, epoch, level)
         self._following[session_id] = follow
         task = self._spawn(follow.run())
         task.add_done_callback(lambda _: self._following.pop(session_id, None))
@@ -355,11 +413,19 @@ class ChatSocket(AsyncWebsocketConsumer):
         return task
 
     async def _heartbeat(self) -> None:
-        """A ping whenever nothing else was sent for the interval; and leaving when we must."""
+        """A ping whenever nothing else was sent for the interval; and leaving when we must.
+
+        The quality of the connection is looked at here too, for all that is followed on it.
+        """
         loop = asyncio.get_running_loop()
         born = self._sent_at = loop.time()
+        quality = self._quality
+        quality.level = self._authenticated.level
+        quality.look((), born)
+        if self._tells_quality:
+            await self._heed_quality()
         while True:
-            await asyncio.sleep(0.1 if self._gateway.draining else min(self._interval, 0.5))
+            await asyncio.sleep(0.1 if self._gateway.draining else min(quality.heartbeat, 0.5))
             age = conf().max_connection_age
             if self._gateway.draining or (age and loop.time() - born > age):
                 for follow in self._following.values():
@@ -368,7 +434,10 @@ class ChatSocket(AsyncWebsocketConsumer):
                 self._moved = True
                 await self.close(RESTARTING)
                 return
-            interval = self._interval
+            attachments = [follow.attachment for follow in self._following.values()]
+            if quality.look([a.reader for a in attachments if a is not None], loop.time()):
+                await self._heed_quality()
+            interval = quality.heartbeat
             if any(follow.recovering for follow in self._following.values()):
                 interval = min(interval, conf().recovering_ping_seconds)
             if loop.time() - self._sent_at >= interval:
@@ -394,6 +463,8 @@ class ChatSocket(AsyncWebsocketConsumer):
     ) -> None:
         """``cause``: the client's message that it answers, as far as it could be read."""
         message: Message = {"type": "error", **exc.as_openai()}
+        if exc.retry_after is not None:
+            message["error"]["retry_after"] = round(exc.retry_after, 3)
         if isinstance(cause, dict) and cause.get("ref") is not None:
             message["ref"] = cause["ref"]
         if session_id is not None:
@@ -402,6 +473,8 @@ class ChatSocket(AsyncWebsocketConsumer):
 
     _sent_at = 0.0
     _born = 0.0
+    _starting = 0
+    """Sessions that have yet to begin."""
     _moved = False
     """Whether it was told to come back on another connection."""
 
@@ -425,6 +498,7 @@ class _Follow:
         cursor: int,
         ref: Any,
         epoch: int,
+        level: Level,
     ) -> None:
         self._socket = socket
         self._gateway = gateway
@@ -432,6 +506,9 @@ class _Follow:
         self._cursor = cursor
         self.recovering = False
         self.attachment: Attachment | None = None
+        self._level = level
+        self._sent: deque[tuple[int, float]] = deque(maxlen=SENT_REMEMBERED)
+        """What was sent last, and when: acknowledgements tell the round trip."""
         self._opening: Message = {
             "type": "session",
             "session": str(session_id),
@@ -439,12 +516,28 @@ class _Follow:
             "epoch": epoch,
             "seq": cursor,
             "server_time": _now(),
-            "heartbeat_seconds": socket._interval,
-            "silence_seconds": silence(socket._interval),
+            "heartbeat_seconds": socket._quality.heartbeat,
+            "silence_seconds": silence(socket._quality.wishes.heartbeat),
             "resume_window_seconds": conf().resume_window,
+            "level": level.value,
         }
         if ref is not None:
             self._opening["ref"] = ref
+
+    def heed_quality(self) -> None:
+        """The connection is better or worse than it was, or its client wants something else."""
+        if self.attachment is not None:
+            self._socket._quality.stands_for(self.attachment.reader)
+            self.attachment.window = self._socket._quality.coalesce_ms(self._level) / 1000
+            self.attachment.note_health()
+
+    def note_round_trip(self, seq: int) -> None:
+        """The client has acknowledged ``seq``."""
+        while self._sent and self._sent[0][0] <= seq:
+            sent, at = self._sent.popleft()
+            if sent == seq:
+                now = asyncio.get_running_loop().time()
+                self._socket._quality.note_round_trip(now - at)
 
     async def run(self) -> None:
         socket = self._socket
@@ -455,6 +548,7 @@ class _Follow:
                 self._gateway, self._session_id, self._cursor, connection, "websocket"
             ) as attachment:
                 self.attachment = attachment
+                self.heed_quality()
                 await socket._send(self._opening)
                 async with aclosing(attachment.pieces()) as pieces:
                     async for piece in pieces:
@@ -462,6 +556,7 @@ class _Follow:
                             await self._tell_controls(attachment)
                             await self._tell_tokens(attachment, piece)
                             attachment.reader.sent(piece.last_seq, loop.time())
+                            self._sent.append((piece.last_seq, loop.time()))
                         # After tokens too: news that came meanwhile wakes nobody again.
                         await self._tell_controls(attachment)
                         await self._tell_state(attachment)

@@ -5,14 +5,13 @@ Pure: bodies come in as parsed JSON. Everything wrong is a ``BadParameter`` that
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.core.chat import BadParameter, NotSupported
-from streaming.core.levels import Level
+from streaming.core.levels import VARIANT, Level
 from streaming.core.limits import NO_LIMIT, Limit
 from streaming.core.origins import origin_of
 
@@ -28,7 +27,6 @@ MAX_MODELS = 100
 MAX_SYSTEM = 100_000
 """Characters."""
 
-VARIANT = re.compile(r"[A-Za-z0-9._-]{1,32}")
 CAPS = ("max_tokens", "max_completion_tokens")
 """Both names of it that a request may use."""
 

@@ -35,7 +35,8 @@ class NodeOptions:
     ``exclusive``: on (default) where no other client uses the node, so that every request on it
     must be ours; else off. ``dns``: all has one node for each address of the name (a headless
     service of Kubernetes). ``gpu_metrics``: the URL of its GPU exporter. ``pod``:
-    ``namespace/name`` of its pod.
+    ``namespace/name`` of its pod. ``priority``: on where the engine schedules by the priority of
+    requests (vLLM refuses one otherwise); off is the default.
     """
 
     continuation: str = "ids"
@@ -50,6 +51,7 @@ class NodeOptions:
     dns: str = ""
     gpu_metrics: str = ""
     pod: str = ""
+    priority: str = "off"
 
     def said(self) -> dict[str, str]:
         """What differs from the defaults: what is stored."""
@@ -96,6 +98,7 @@ _ALLOWED: dict[str, tuple[str, str]] = {
     "dns": _one_of("", "all"),
     "gpu_metrics": (r"|https?://[^\s/?#@]+([/?#]\S*)?", "a URL without user name and password"),
     "pod": (r"|[a-z0-9.-]+/[a-z0-9.-]+", "namespace/name"),
+    "priority": _one_of("on", "off"),
 }
 
 

@@ -23,6 +23,7 @@ class Generation:
     ``max_tokens``: None means as much as fits. ``produced``: how often each token id occurs in the
     answer so far, for penalties that an engine counts over its own output only.
     ``prompt_cache``: whether the engine may use what it kept of other requests.
+    ``priority``: lower is sooner; None where the node does not schedule by it.
     ``request_id`` carries the attempt's number: engines abort by id.
     """
 
@@ -33,6 +34,7 @@ class Generation:
     sampling: Sampling
     request_id: str
     prompt_cache: bool = True
+    priority: int | None = None
     produced: Counter[int] = field(default_factory=Counter)
     usage: EngineUsage = field(default_factory=EngineUsage)
     watch: Watch = field(default_factory=Watch)

@@ -296,6 +296,8 @@ def _body(generation: Generation) -> dict[str, Any]:
     # Omitted it would be 16 on this endpoint.
     if generation.max_tokens is not None:
         body["max_tokens"] = generation.max_tokens
+    if generation.priority is not None:
+        body["priority"] = generation.priority
     if generation.min_tokens:
         body["min_tokens"] = generation.min_tokens
     if sampling.seed is not None:

@@ -1,8 +1,9 @@
 """Where attempts go, and when: a node that dies must not drown those that are left.
 
 A continuation has its whole prefix to compute before its first token. Each node takes a bounded
-number of them at once; the others wait, the longest-waiting first, and no tenant before one that
-has fewer under way. New sessions have nothing to compute again and wait for a node only.
+number of them at once; the others wait: those of a better level first, within a level no tenant
+before one that has fewer under way, and of a tenant the longest-waiting first. Who waits rises by a
+level every ``RISE_SECONDS``, so that nobody waits for ever. New sessions have nothing to compute again and wait for a node only.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streaming.conf import conf
+from streaming.core.levels import Level
 from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.fleet.routing import Wanted, choose
 
 # A node that asked to be left alone announces nothing when the time is over.
 LOOK_SECONDS = 0.25
+RISE_SECONDS = 4.0
 
 
 class Booking:
@@ -54,10 +57,15 @@ class _Waiter:
     model: str
     is_continuation: bool
     tenant: int
+    level: Level
     since: float
     patience: float
     hopeless_at: float
     placed: asyncio.Future[Booking]
+
+    def rank(self, now: float) -> int:
+        """Of its level, and better the longer it waits."""
+        return max(0, self.level.rank - int((now - self.since) / RISE_SECONDS))
 
 
 class Continuations:
@@ -78,7 +86,12 @@ class Continuations:
         return len(self._waiting)
 
     async def place(
-        self, wanted: Callable[[], Wanted], tenant: int, since: float, patience: float
+        self,
+        wanted: Callable[[], Wanted],
+        tenant: int,
+        since: float,
+        patience: float,
+        level: Level = Level.STANDARD,
     ) -> Booking:
         """A place for one attempt. ``wanted`` is asked again at each look: nodes come and go.
 
@@ -93,7 +106,7 @@ class Continuations:
             return booking
         loop = asyncio.get_running_loop()
         waiter = _Waiter(
-            wanted, first.model, first.is_continuation, tenant, since,
+            wanted, first.model, first.is_continuation, tenant, level, since,
             patience, loop.time() + patience, loop.create_future(),
         )  # fmt: skip
         self._waiting.append(waiter)
@@ -183,7 +196,9 @@ class Continuations:
         return True
 
     def _in_order(self) -> list[_Waiter]:
-        """Who is next: of the tenant with the fewest under way, the one that has waited longest."""
+        """Who is next: of the best level, of the tenant with the fewest under way there, the one
+        that has waited longest."""
+        now = asyncio.get_running_loop().time()
         models = self._models_with_room()
         return sorted(
             (
@@ -192,5 +207,9 @@ class Continuations:
                 if not waiter.placed.done()
                 and (waiter.model in models or not waiter.is_continuation)
             ),
-            key=lambda waiter: (self._under_way[waiter.tenant], waiter.since),
+            key=lambda waiter: (
+                waiter.rank(now),
+                self._under_way[waiter.tenant],
+                waiter.since,
+            ),
         )

@@ -68,6 +68,28 @@ SETTLEMENT = Spread(
     bounds=SECONDS,
 )
 
+# Limits
+
+RATE_LIMITED = Total(
+    "unbroken_rate_limited_total",
+    "Requests that were refused, by the kind of limit: requests, tokens or streams.",
+    ["kind"],
+    initial=[("requests",), ("tokens",), ("streams",)],
+)
+QUEUE_LENGTH = Level(
+    "unbroken_queue_length", "Requests that wait for one of their streams to end.", mode="livesum"
+)
+QUEUE_WAIT = Spread(
+    "unbroken_queue_seconds",
+    "How long requests waited so, whatever came of it; those that did not wait are not counted.",
+    bounds=SECONDS,
+)
+LIMITS_ALONE = Level(
+    "unbroken_limits_alone",
+    "Gateway processes that keep limits by themselves because Redis is away.",
+    mode="livesum",
+)
+
 # Tokens
 
 FIRST_TOKEN = Spread(
@@ -91,6 +113,33 @@ WASTED = Total(
     "Tokens that were generated and never delivered, by why.",
     ["cause"],
     initial=[(cause,) for cause in ("discarded", "repeated", "hedge", "undelivered")],
+)
+
+# Quality of delivery
+
+QUALITY_FIRST_TOKEN = Spread(
+    "unbroken_quality_first_token_seconds",
+    "From the start of a session to its first token, by level and variant.",
+    ["level", "variant"],
+    bounds=SECONDS,
+)
+QUALITY_GAP = Spread(
+    "unbroken_quality_gap_seconds",
+    "Between a reader's last token before an interruption and the next, by level and variant.",
+    ["level", "variant"],
+    bounds=SECONDS,
+)
+READER_LAG = Spread(
+    "unbroken_reader_lag_seconds",
+    "How long the oldest of what was sent to a reader had not been taken, each second.",
+    ["level"],
+    bounds=SECONDS,
+)
+CONNECTION_HEALTH = Spread(
+    "unbroken_connection_health",
+    "The lowest score of each connection to a reader, 0 to 100.",
+    ["level"],
+    bounds=(10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
 )
 
 # Failover

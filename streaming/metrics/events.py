@@ -10,9 +10,25 @@ from streaming.metrics.plain import Samples
 # The way of an answer
 
 
-def first_token(model: str, seconds: float) -> None:
-    """A session has its first token, ``seconds`` after it began."""
+def first_token(model: str, seconds: float, level: str, variant: str) -> None:
+    """A session has its first token, ``seconds`` after it began. ``variant``: as a label."""
     c.FIRST_TOKEN.note(seconds, model)
+    c.QUALITY_FIRST_TOKEN.note(seconds, level, variant)
+
+
+def reader_gap(seconds: float, level: str, variant: str) -> None:
+    """An answer that was interrupted goes on, ``seconds`` after its reader's last token."""
+    c.QUALITY_GAP.note(seconds, level, variant)
+
+
+def reader_lag(level: str, seconds: float) -> None:
+    """What was sent to a reader has not been taken for so long; told once a second."""
+    c.READER_LAG.note(seconds, level)
+
+
+def connection_health(level: str, score: int) -> None:
+    """A connection is over whose lowest score was ``score``."""
+    c.CONNECTION_HEALTH.note(score, level)
 
 
 def pace(node: str, model: str) -> Samples:

@@ -74,6 +74,9 @@ AS $$
 DECLARE
     name text := 'checkpoints_' || to_char(day, 'YYYYMMDD');
 BEGIN
+    IF to_regclass(name) IS NULL THEN  -- another run has dropped it
+        RETURN false;
+    END IF;
     EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', name);
     IF day > (now() AT TIME ZONE 'UTC')::date OR EXISTS (
         SELECT FROM streaming_streamsession WHERE expires_on = day AND purged_at IS NULL
@@ -94,6 +97,9 @@ DECLARE
     has_rows boolean;
 BEGIN
     LOCK TABLE ONLY streaming_tokencheckpoint IN ACCESS EXCLUSIVE MODE;
+    IF to_regclass(name) IS NULL THEN
+        RETURN false;
+    END IF;
     EXECUTE format('SELECT EXISTS (SELECT FROM %I)', name) INTO has_rows;
     IF has_rows OR day > (now() AT TIME ZONE 'UTC')::date THEN
         RETURN false;

@@ -11,7 +11,7 @@ from streaming.core.nodes import NodeOptions
 
 OPTIONS_HELP = (
     "continuation, template, prompt_cache, credential, client_cert, client_key, ca, capacity,"
-    " exclusive, dns, gpu_metrics, pod: see the README"
+    " exclusive, dns, gpu_metrics, pod, priority: see the README"
 )
 
 

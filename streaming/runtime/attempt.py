@@ -24,6 +24,7 @@ from streaming.fleet.nodes import Node
 from streaming.metrics.plain import Samples
 from streaming.runtime.limits import silence_limit
 from streaming.runtime.live import LiveSession
+from streaming.runtime.quality import variant_label
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
 from streaming.runtime.screening import Portion, Screening
 from streaming.runtime.turns import Turn
@@ -366,6 +367,11 @@ class AttemptRun:
                 self.grade.value if self.grade else "none",
                 gap_seconds=self._first_token - self.silent_since,
                 recovery_seconds=self._recovery_ms and self._recovery_ms / 1000,
+            )
+            metrics.reader_gap(
+                self._first_token - self.silent_since,
+                session.principal.level.value,
+                variant_label(session.principal.variant),
             )
         self.overseer.progress(self)
 

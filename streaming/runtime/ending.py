@@ -98,6 +98,7 @@ def _what_is_common(session: LiveSession, end: SessionEnd, tally: Tally) -> dict
         "cached_prompt_tokens": session.cached_prompt_tokens,
         "discarded_tokens": tally.discarded,
         "failovers": tally.failovers,
+        "health": session.lowest_health,
     }
 
 

@@ -52,7 +52,9 @@ UPDATE session_fence f SET readers_until = now() + interval '3 seconds',
     cursor_seq = greatest(f.cursor_seq, least(free.cursor, f.durable_seq)),
     acked_seq = greatest(f.acked_seq, least(free.acked, f.durable_seq))
 FROM free WHERE f.session_id = free.session_id
-RETURNING f.session_id, free.former, f.delivered_seq
+RETURNING f.session_id, free.former, least(f.delivered_seq, (
+    SELECT s.completion_tokens FROM streaming_streamsession s
+    WHERE s.id = f.session_id AND s.ended_at IS NOT NULL))
 """
 
 
@@ -65,6 +67,8 @@ class RemoteLog:
         self.state = SessionState.CREATED
         self.owner_id: int | None = None
         self.lost: Exception | None = None
+        self.closed = False
+        """Whether its owner has said that it ends."""
         self.readers: set[Reader] = set()
         self.leased_at = 0.0
         self._waiters: set[asyncio.Future[None]] = set()
@@ -77,6 +81,11 @@ class RemoteLog:
         if seq >= self.durable_seq:
             return None
         raise LookupError("read PostgreSQL")
+
+    @property
+    def ends(self) -> bool:
+        """As ``SessionLog.ends``."""
+        return self.closed or self.state.is_end
 
     def changed(self) -> asyncio.Future[None]:
         """As ``SessionLog.changed``."""
@@ -168,10 +177,11 @@ class Follower:
         for log in self._logs.values():
             log.wake()
 
-    def hint(self, session_id: UUID, durable_seq: int) -> None:
-        """Another process says that a session is durable up to here."""
+    def hint(self, session_id: UUID, durable_seq: int, closed: bool = False) -> None:
+        """Another process says that a session is durable up to here, and whether it ends."""
         log = self._logs.get(session_id)
         if log is not None:
+            log.closed = log.closed or closed
             log.learned(durable_seq)
 
     async def _run(self) -> None:

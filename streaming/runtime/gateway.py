@@ -28,6 +28,7 @@ from streaming.fleet.suspicion import Suspicion
 from streaming.fleet.watch import NEWS, FleetWatch
 from streaming.ports import ports
 from streaming.runtime import adoption, delivery, instance
+from streaming.runtime.allowances import Allowances
 from streaming.runtime.bus import Bus
 from streaming.runtime.follower import Follower
 from streaming.runtime.journal import Journal
@@ -84,9 +85,10 @@ class Gateway:
         self.sessions: dict[UUID, LiveSession] = {}
         self.bus = Bus(instance_id, self._receive)
         self.continuations = Continuations(self.fleet)
+        self.allowances = Allowances(self.sessions, settings.REDIS_URL)
         self.measuring = Measuring(self.sessions, self.journal, self.continuations, pool)
         self.follower = Follower(
-            pool, instance_id, self.adopt, self._ask_for_hints, self.measuring.delivery_stored
+            pool, instance_id, self.adopt, self._ask_for_hints, self._delivery_stored
         )
         self.presence = Presence(
             upkeep, lambda: list(self.sessions.values()), self.measuring.count.left
@@ -133,11 +135,14 @@ class Gateway:
         session.log.on_lost = session.task.cancel
         self.sessions[session.id] = session
         self.measuring.opened(session)
+        if resumption is not None:
+            self.allowances.taken_over(session)
         session.task.add_done_callback(lambda _: self._forget(session))
 
     def _forget(self, session: LiveSession) -> None:
         if self.sessions.get(session.id) is session:
             self.measuring.closed(session)
+            self.allowances.closed(session)
             del self.sessions[session.id]
         self._watchers.pop(session.id, None)
         session.log.wake()
@@ -213,10 +218,12 @@ class Gateway:
             return None
         # The terminal record has a seq too, and is no token.
         most = moved.delivered if moved.tokens is None else moved.tokens
-        self.measuring.delivery_stored(
-            session_id, min(moved.former, most), min(moved.delivered, most)
-        )
+        self._delivery_stored(session_id, min(moved.former, most), min(moved.delivered, most))
         return moved.delivered
+
+    def _delivery_stored(self, session_id: UUID, former: int, seq: int) -> None:
+        self.measuring.delivery_stored(session_id, former, seq)
+        self.allowances.delivered(session_id, former, seq)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Run a coroutine in the background; it must deal with its own errors."""
@@ -229,8 +236,8 @@ class Gateway:
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "durable":
-            for session_id, seq in message["sessions"]:
-                self.follower.hint(UUID(session_id), seq)
+            for session_id, seq, *closed in message["sessions"]:
+                self.follower.hint(UUID(session_id), seq, *closed)
         elif kind == "watch":
             watchers = self._watchers.setdefault(UUID(message["session"]), {})
             watchers[message["from"]] = asyncio.get_running_loop().time() + WATCH_SECONDS
@@ -254,11 +261,12 @@ class Gateway:
         if not self._watchers:
             return
         now = asyncio.get_running_loop().time()
-        news: dict[int, list[tuple[str, int]]] = {}
+        news: dict[int, list[tuple[str, int, bool]]] = {}
         for log in logs:
             for instance_id, until in self._watchers.get(log.session_id, {}).items():
                 if until > now:
-                    news.setdefault(instance_id, []).append((str(log.session_id), log.durable_seq))
+                    known = (str(log.session_id), log.durable_seq, log.closed)
+                    news.setdefault(instance_id, []).append(known)
         for instance_id, sessions in news.items():
             self.spawn(
                 self.bus.send(instance_id, {"type": "durable", "sessions": sessions}), "hint"
@@ -279,6 +287,7 @@ class Gateway:
         self.follower.start()
         self.presence.start()
         self.measuring.start()
+        self.allowances.start()
         self.spawn(self._beat_forever(), "heartbeat")
         self.spawn(self.rules.look_forever(), "content rules")
         self.spawn(self._look_for_orphans_forever(), "orphans")
@@ -290,6 +299,7 @@ class Gateway:
         Readers that can resume see ``draining`` and move to another process at once.
         """
         self.draining = True
+        self.allowances.send_all_away()
         self._wake_readers()
         await self._wait_for_runners(timeout)
         for session in list(self.sessions.values()):
@@ -309,6 +319,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.measuring.stop()
+        await self.allowances.stop()
         await self.presence.stop()
         await self.follower.stop()
         await self.bus.stop()

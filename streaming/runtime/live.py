@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,6 +33,8 @@ class EmbedGrant:
     models: tuple[str, ...] = ()
     """Empty: all."""
     preset: Mapping[str, Any] = field(default_factory=dict)
+    key_limit: Limit = NO_LIMIT
+    """Of the key that it was minted with: it counts besides the token's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,11 @@ class ControlEvent:
     data: dict[str, Any]
 
 
+MOST_RETURNS = 8
+RETURNS_SECONDS = 60.0
+"""For so long it counts against a connection that readers have come back."""
+
+
 @dataclass(slots=True, eq=False)
 class LiveSession:
     """One answer in the making, in the process that owns it."""
@@ -88,6 +96,9 @@ class LiveSession:
     cached_prompt_tokens: int | None = None
     controls: list[ControlEvent] = field(default_factory=list)
     readers: set[Reader] = field(default_factory=set)
+    health: int | None = None
+    """The lowest score of connections that were told of (``Attachment.note_health``)."""
+    _returns: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_RETURNS))
     was_read: bool = False
     """Whether anybody has read it yet, since it was created, taken over or had to move."""
     lonely_since: float | None = None
@@ -130,6 +141,17 @@ class LiveSession:
         self.was_read = True
         self.readers.add(reader)
         self.lonely_since = None
+
+    @property
+    def lowest_health(self) -> int | None:
+        """Over its readers, those that have left included."""
+        known = [self.health, *(reader.health for reader in self.readers)]
+        return min((score for score in known if score is not None), default=None)
+
+    def returned(self, now: float) -> int:
+        """A reader has come back at ``now`` (loop time); how many have lately, this one included."""
+        self._returns.append(now)
+        return sum(now - at < RETURNS_SECONDS for at in self._returns)
 
     def leave(self, reader: Reader) -> None:
         """``reader`` has gone. Its grace begins now, however short it stayed."""

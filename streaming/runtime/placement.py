@@ -47,6 +47,7 @@ class Placement:
                 self._session.principal.tenant_id,
                 waiting_since,
                 wait,
+                self._session.principal.level,
             )
         except TimeoutError:
             raise NoHealthyNode(

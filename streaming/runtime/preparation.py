@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from streaming.core.failures import AttemptFailed
+from streaming.core.levels import engine_priority
 from streaming.core.seams import SeamGrade
 from streaming.engines.base import Generation
 from streaming.errors import ContextLengthExceeded
@@ -79,6 +80,7 @@ class Preparation:
             sampling=replace(session.request.sampling, seed=session.seed),
             request_id=f"{session.id}-{number}",
             prompt_cache=node.options.prompt_cache == "on",
+            priority=self._priority(node),
             produced=Counter() if begins_anew else Counter(log.token_ids),
         )
         return AttemptRun(
@@ -94,6 +96,12 @@ class Preparation:
             turn=turn,
             screening=screening,
         )
+
+    def _priority(self, node: Node) -> int | None:
+        if node.options.priority == "off":
+            return None
+        is_continuation = self._tally.attempts > 1 or self._session.log.last_seq > 0
+        return engine_priority(self._session.principal.level, is_continuation=is_continuation)
 
 
 def records_of_unasked(

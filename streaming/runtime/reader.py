@@ -11,8 +11,6 @@ from streaming.core.delivery import Marks
 
 MARK_BYTES = 512
 """The finest that is told apart of what was written and not yet taken."""
-WEAK_RTT_US = 300_000
-WEAK_RETRANSMITS = 3
 
 
 class Socket(Protocol):
@@ -41,7 +39,11 @@ class Reader:
     marks: Marks = field(default_factory=Marks)
     stored: Marks = field(default_factory=Marks)
     """Those of its marks that this process has stored, where another one owns the session."""
-    _written: deque[tuple[int, int]] = field(default_factory=deque)
+    health: int | None = None
+    """The lowest score of its connection so far (``core.connection_health``); None: not looked at."""
+    returns: int = 0
+    """How often readers of its session had come back lately, when it came."""
+    _written: deque[tuple[int, int, float]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.progressed_at = self.now
@@ -55,7 +57,7 @@ class Reader:
         self.cursor = self.marks.sent = max(self.cursor, seq)
         self.progressed_at = now
         if self.socket is not None:
-            mark, written = (self.socket.written, seq), self._written
+            mark, written = (self.socket.written, seq, now), self._written
             if len(written) >= 2 and written[-1][0] - written[-2][0] < MARK_BYTES:
                 written[-1] = mark  # events are small, and a reader that is stuck keeps its marks
             else:
@@ -77,10 +79,7 @@ class Reader:
         """Whether it is connected but takes nothing: such a reader counts as absent."""
         return durable_seq - self.cursor > conf().max_lead and now - self.progressed_at > grace
 
-    @property
-    def is_weak(self) -> bool:
-        """Whether the network between us is slow or loses packets."""
-        info = None if self.socket is None else self.socket.tcp_info()
-        return info is not None and (
-            info.rtt_us > WEAK_RTT_US or info.retransmitted_segments > WEAK_RETRANSMITS
-        )
+    def queue_age(self, now: float) -> float:
+        """For how many seconds the oldest of what was sent has not been taken."""
+        self.look()
+        return now - self._written[0][2] if self._written else 0.0

@@ -32,6 +32,7 @@ from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.moves import Move
 from streaming.runtime.placement import Placement
 from streaming.runtime.preparation import Preparation, records_of_unasked
+from streaming.runtime.quality import variant_label
 from streaming.runtime.records import now, session_changed
 from streaming.runtime.shared import Shared
 
@@ -324,7 +325,12 @@ class StreamRunner:
         self._failures_in_row = 0
         self._failed_at = self._silent_since = None
         if first:
-            metrics.first_token(session.model, asyncio.get_running_loop().time() - self._began)
+            metrics.first_token(
+                session.model,
+                asyncio.get_running_loop().time() - self._began,
+                session.principal.level.value,
+                variant_label(session.principal.variant),
+            )
         if session.state is SessionState.STREAMING:
             return
         session.move(SessionState.STREAMING)

@@ -322,6 +322,11 @@ class SessionLog:
 
     # The readers' side
 
+    @property
+    def ends(self) -> bool:
+        """Whether its end has come, durable or about to be."""
+        return self.closed
+
     def slice_after(self, seq: int, upto: int | None = None) -> LogSlice | None:
         """What is durable beyond ``seq``; None when there is nothing.
 

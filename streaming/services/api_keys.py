@@ -93,6 +93,10 @@ def rotate_api_key(
             is_test=old.is_test,
             on_disconnect=old.on_disconnect,
             cost_centre=old.cost_centre,
+            level=old.level,
+            requests_per_minute=old.requests_per_minute,
+            tokens_per_minute=old.tokens_per_minute,
+            streams_at_once=old.streams_at_once,
             expires_at=now + (old.expires_at - old.created_at) if old.expires_at else None,
         )
         old.replaced_by = new

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from uuid import UUID
 
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from streaming.core.connection_health import Band
 from streaming.core.delivery import Marks
+from streaming.core.levels import Level
 from streaming.core.state import SessionState
 from streaming.errors import (
     CursorBeyondLog,
@@ -24,9 +30,14 @@ from streaming.runtime.journal import down_too_long
 from streaming.runtime.live import ControlEvent, LiveSession, Principal
 from streaming.runtime.log_reader import slice_from_database
 from streaming.runtime.reader import Reader, Socket
+from streaming.runtime.records import session_changed
 from streaming.runtime.token_log import LogSlice, SessionLog
 from streaming.runtime.visits import Visit
 
+logger = logging.getLogger(__name__)
+
+MOST_HELD = 256
+"""Tokens that are held back at most: whoever reads from far behind is not slowed down."""
 LAST_LOOKS = (0.01, 0.1, 0.5, 1.0)
 """Seconds between the looks at the socket of a reader that has ended or left."""
 
@@ -41,6 +52,9 @@ class Attachment:
         self._remote: RemoteLog | None = None
         self._controls_of: LiveSession | None = None
         self._controls_told = 0
+        #: For how many seconds ordinary tokens may be held back, so that they travel together.
+        self.window = 0.0
+        self._gave_at = float("-inf")
         #: Whether it has been given everything, the end included.
         self.is_whole = False
         #: Set when the reader is told to come back on another connection.
@@ -63,6 +77,11 @@ class Attachment:
             return live.state
         return self._remote.state if self._remote is not None else None
 
+    def level(self, otherwise: Level) -> Level:
+        """Of the session, where it is live here."""
+        live = self.live
+        return otherwise if live is None else live.principal.level
+
     def due_controls(self) -> list[ControlEvent]:
         """What has happened behind the token that the reader was sent last; each is given once.
 
@@ -78,6 +97,7 @@ class Attachment:
             self._controls_told += 1
             if control.seq == cursor:
                 due.append(control)
+                self._gave_at = float("-inf")  # what follows a seam goes at once, as the first does
         return due
 
     @property
@@ -108,9 +128,12 @@ class Attachment:
         ``SessionPurged``, and what ended the log when it cannot be read on anywhere.
         """
         gateway = self._gateway
+        loop = asyncio.get_running_loop()
         seq = self.reader.cursor
         while True:
             log = self._log()
+            if self.window and log.durable_seq > seq:
+                log = await self._held(seq)
             upto = self._next_control(seq)
             try:
                 piece = log.slice_after(seq, upto)
@@ -121,6 +144,7 @@ class Attachment:
                 if piece is None:
                     raise SessionPurged from None
             if piece is not None:
+                self._gave_at = loop.time()
                 yield piece
                 seq = piece.last_seq
                 if piece.terminal is not None:
@@ -136,6 +160,36 @@ class Attachment:
                 raise JournalUnavailable
             await log.changed()  # the gateway wakes us now and then, whatever happens
             yield None
+
+    async def _held(self, seq: int) -> SessionLog | RemoteLog:
+        """Wait as long as what is durable beyond ``seq`` may wait; the log as it then is.
+
+        It is not taken out of the log meanwhile: what comes is a longer piece. The first token
+        never waits, nor does anything for longer than ``window`` after the piece before.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            log = self._log()
+            due = self._gave_at + self.window
+            if loop.time() >= due or self._may_not_wait(log, seq):
+                return log
+            changed = log.changed()
+            timer = loop.call_at(due, _settle, changed)
+            try:
+                await changed
+            finally:
+                timer.cancel()
+
+    def _may_not_wait(self, log: SessionLog | RemoteLog, seq: int) -> bool:
+        """Whether there is more than ordinary tokens, or too many of them."""
+        return (
+            self._controls_told < len(self._controls())
+            or log.ends
+            or log.lost is not None
+            or self.state is SessionState.RECOVERING
+            or self.gateway_is_draining
+            or log.durable_seq - seq > MOST_HELD
+        )
 
     def _log(self) -> SessionLog | RemoteLog:
         """The log as it can be read at the moment: here, or from afar."""
@@ -153,6 +207,19 @@ class Attachment:
             self._remote = None
             self._gateway.follower.leave(self.session_id, self.reader)
 
+    def note_health(self) -> None:
+        """The connection of the reader has become worse, or is over: its session remembers that."""
+        score, live = self.reader.health, self.live
+        if score is None:
+            return
+        if live is not None and not live.state.is_end:
+            if live.health is None or score < live.health:
+                live.health = score  # stored with the session's end, at the latest
+                if score < Band.GOOD.floor:
+                    live.log.note(session_changed(self.session_id, health=score))
+        elif score < Band.GOOD.floor:  # elsewhere, or over: only what somebody will look for
+            self._gateway.spawn(_store_health(self._gateway, self.session_id, score), "health")
+
     def expect_back(self) -> None:
         """The reader is being sent to another connection."""
         self.sent_away = True
@@ -167,6 +234,23 @@ class Attachment:
             live.leave(self.reader)
             if self.sent_away:
                 live.expect_back()
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _store_health(gateway: Gateway, session_id: UUID, score: int) -> None:
+    try:
+        async with gateway.pool.connection() as connection:
+            await connection.execute(
+                "UPDATE streaming_streamsession SET health = %s"
+                " WHERE id = %s AND coalesce(health, 101) > %s",
+                (score, session_id, score),
+            )
+    except (psycopg.Error, PoolTimeout) as exc:
+        logger.warning("the health of a connection was not noted: %s", exc)
 
 
 async def find(gateway: Gateway, principal: Principal, session_id: UUID) -> StoredSession:
@@ -236,6 +320,8 @@ def attached(
     reader = Reader(cursor, loop.time(), socket)
     attachment = Attachment(gateway, session_id, reader)
     live = attachment.live
+    if cursor and not polls:
+        reader.returns = 1 if live is None else live.returned(loop.time())
     if live is not None:
         live.join(reader)
     if polls:
@@ -249,6 +335,7 @@ def attached(
             gateway.polling.polled(session_id, reader.cursor, is_whole=attachment.is_whole)
         elif not attachment.is_whole:
             visit.left(reader.cursor, _ending(attachment, socket))
+        attachment.note_health()
         attachment.leave()
         gateway.spawn(_settle_delivery(gateway, session_id, reader), "delivered")
 

@@ -60,14 +60,15 @@ WHERE k.id = %(key)s AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.exp
 RETURNING expires_at
 """
 _LOOKUP = """
-SELECT e.tenant_id, t.name, e.api_key_id, e.end_user, k.is_test, k.on_disconnect, k.level, e.level,
+SELECT e.expires_at <= now(), e.tenant_id, t.name, e.api_key_id, e.end_user, k.is_test, k.on_disconnect, k.level, e.level,
     e.variant, t.allowed_origins, e.origin, e.models_allowed, e.preset, e.expires_at,
     e.requests_per_minute, e.tokens_per_minute, e.streams_at_once,
+    k.requests_per_minute, k.tokens_per_minute, k.streams_at_once,
     t.requests_per_minute, t.tokens_per_minute, t.streams_at_once,
     t.user_requests_per_minute, t.user_tokens_per_minute, t.user_streams_at_once
 FROM streaming_embedtoken e JOIN streaming_apikey k ON k.id = e.api_key_id
 JOIN streaming_tenant t ON t.id = e.tenant_id
-WHERE e.id = %s AND e.revoked_at IS NULL AND e.expires_at > now()
+WHERE e.id = %s AND e.revoked_at IS NULL
 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
 """
 _REVOKE = """
@@ -106,7 +107,7 @@ async def mint(gateway: Gateway, principal: Principal, order: EmbedOrder) -> Min
         raise InvalidRequest(
             "origin is not one of the allowed origins of this tenant.", param="origin"
         )
-    if order.level is not None and _rank(order.level) < _rank(principal.level):
+    if order.level is not None and not principal.level.covers(order.level):
         raise NotPermitted(
             f"This key's level is {principal.level.value}: its tokens' cannot be higher.",
             param="level",
@@ -201,7 +202,10 @@ async def read(pool: AsyncConnectionPool, token: str) -> Principal:
     if row is None:
         _cache.pop(token_id, None)
         raise AuthenticationFailed("This embed token has been revoked.")
-    principal = _principal(token_id, row)
+    is_over, *columns = row
+    if is_over:
+        raise TokenExpired
+    principal = _principal(token_id, columns)
     if len(_cache) >= _CACHE_ENTRIES:
         _cache.clear()
     _cache[token_id] = _Cached(principal, now + conf().auth_cache_seconds)
@@ -273,11 +277,11 @@ def _read_text(token: str) -> tuple[UUID, datetime]:
     return UUID(token_id), datetime.fromtimestamp(expires, UTC)
 
 
-def _principal(token_id: UUID, row: tuple[Any, ...]) -> Principal:
+def _principal(token_id: UUID, columns: list[Any]) -> Principal:
     (
         tenant_id, tenant, key_id, end_user, is_test, on_disconnect, key_level, level, variant,
         origins, origin, models, preset, expires_at, *limits,
-    ) = row  # fmt: skip
+    ) = columns  # fmt: skip
     # The key's may have been lowered since.
     levels = [Level(key_level), *([Level(level)] if level else [])]
     return Principal(
@@ -287,11 +291,11 @@ def _principal(token_id: UUID, row: tuple[Any, ...]) -> Principal:
         end_user=end_user,
         is_test=is_test,
         on_disconnect=on_disconnect,
-        level=max(levels, key=_rank),
+        level=max(levels, key=lambda level: level.rank),
         variant=variant,
         limit=Limit(*limits[0:3]),
-        tenant_limit=Limit(*limits[3:6]),
-        user_limit=Limit(*limits[6:9]),
+        tenant_limit=Limit(*limits[6:9]),
+        user_limit=Limit(*limits[9:12]),
         origins=tuple(origins),
         embed=EmbedGrant(
             token_id=token_id,
@@ -299,10 +303,6 @@ def _principal(token_id: UUID, row: tuple[Any, ...]) -> Principal:
             origin=origin,
             models=tuple(models),
             preset=preset,
+            key_limit=Limit(*limits[3:6]),
         ),
     )
-
-
-def _rank(level: Level) -> int:
-    """Higher numbers give way first."""
-    return list(Level).index(level)

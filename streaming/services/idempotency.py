@@ -6,12 +6,14 @@ import asyncio
 import hashlib
 from uuid import UUID
 
+from streaming.conf import conf
 from streaming.core.ids import uuid7
 from streaming.errors import IdempotencyMismatch, InvalidRequest, JournalUnavailable
 from streaming.runtime.gateway import Gateway
 from streaming.runtime.live import Principal
 
 CREATION_SECONDS = 10.0
+"""How long a session may take to be durable, once it has its turn."""
 POLL_SECONDS = 0.02
 
 _CLAIM = """
@@ -49,7 +51,8 @@ async def claim(
     digest = hashlib.sha256(body).digest()
     fresh = uuid7()
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + 2 * CREATION_SECONDS
+    creation = CREATION_SECONDS + conf().queue_seconds
+    deadline = loop.time() + 2 * creation
     while loop.time() < deadline:
         # The row is read again each time: it may be released, or claimed anew by somebody else.
         async with gateway.pool.connection() as connection:
@@ -65,9 +68,7 @@ async def claim(
                 raise IdempotencyMismatch
             if is_durable:
                 return session_id, False
-            cursor = await connection.execute(
-                _RECLAIM, (fresh, *owner, session_id, CREATION_SECONDS)
-            )
+            cursor = await connection.execute(_RECLAIM, (fresh, *owner, session_id, creation))
             if await cursor.fetchone() is not None:
                 return fresh, True
         await asyncio.sleep(POLL_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from uuid import UUID
 
@@ -21,8 +22,10 @@ from streaming.runtime.journal import record_event
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
 from streaming.runtime.records import Record, RecordKind, now, packed
 from streaming.runtime.token_log import SessionLog
+from streaming.services import rate_limits
 from streaming.services.attach import find
 from streaming.services.audit import announce_async
+from streaming.services.rate_limits import Usage
 from streaming.services.session_actions import REQUEST_STOP
 
 FIRST_EPOCH = 1
@@ -38,24 +41,32 @@ async def create_session(
     protocol: str,
     rehearsal: list[int] | None = None,
     session_id: UUID | None = None,
+    usage: Usage | None = None,
 ) -> LiveSession:
     """Start a session. Its runner waits until it is durable before it asks an engine.
 
-    Raises ``ModelNotFound``, ``NoHealthyNode``, ``Overloaded``, ``QuotaExceeded``, ``ShuttingDown``.
+    Waits for a slot where there is a limit of streams at once; ``usage`` is told how limits of rate
+    stand. Raises ``ModelNotFound``, ``NoHealthyNode``, ``Overloaded``, ``QuotaExceeded``,
+    ``RateLimited``, ``ShuttingDown``.
     """
     gateway.admit()
     model = await resolve_model(gateway, principal, request.model)
     session_id = session_id or uuid7()
-    await ports.admit(
-        gateway.pool,
-        Start(session_id=session_id, tenant_id=principal.tenant_id, model=model, request=request),
-    )
+    end_user = principal.end_user or request.user
+    # The quota comes last: what it reserves is given back by nothing but the session's end.
+    async with rate_limits.counted(gateway, principal, end_user, session_id, usage):
+        await ports.admit(
+            gateway.pool,
+            Start(
+                session_id=session_id, tenant_id=principal.tenant_id, model=model, request=request
+            ),
+        )
     log = SessionLog(session_id, FIRST_EPOCH, gateway.journal.notify)
     sampled = request.sampling.temperature > 0
     session = LiveSession(
         id=session_id,
         reference=reference_code(),
-        principal=replace(principal, end_user=principal.end_user or request.user),
+        principal=replace(principal, end_user=end_user),
         request=request,
         model=model,
         # A seed is what lets a sampled answer be continued with the same draws where engines can.
@@ -138,7 +149,7 @@ def parse_rehearsal(header: str | None, principal: Principal) -> list[int]:
         )
     kind, _, places = header.partition("@")
     tokens = places.split(",")
-    if kind.strip() != "kill" or not all(token.strip().isdecimal() for token in tokens):
+    if kind.strip() != "kill" or not all(_REHEARSED.fullmatch(token.strip()) for token in tokens):
         raise InvalidRequest(
             "Use X-Unbroken-Rehearse: kill@50 or kill@50,120.", param="X-Unbroken-Rehearse"
         )
@@ -197,6 +208,8 @@ async def acknowledge(gateway: Gateway, principal: Principal, session_id: UUID, 
     delivered = await gateway.store_delivered(session_id, marks)
     return stored.delivered_seq if delivered is None else delivered
 
+
+_REHEARSED = re.compile("[0-9]{1,9}")
 
 STOP_SECONDS = 5.0
 STOP_POLL_SECONDS = 0.05

@@ -28,7 +28,7 @@ FILL = (
     # Their content leaves within the next 30 days, each day with a partition of its own.
     """DO $$ BEGIN
         FOR n IN 1..30 LOOP
-            EXECUTE format('CREATE TABLE checkpoints_%s PARTITION OF streaming_tokencheckpoint'
+            EXECUTE format('CREATE TABLE IF NOT EXISTS checkpoints_%s PARTITION OF streaming_tokencheckpoint'
                 ' FOR VALUES FROM (%L) TO (%L)', to_char(current_date + n, 'YYYYMMDD'),
                 current_date + n, current_date + n + 1);
         END LOOP;

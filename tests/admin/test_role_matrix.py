@@ -57,6 +57,9 @@ TABLES: dict[str, tuple[set[str], set[str], set[str], set[str]]] = {
     "billing.usagesink": ({FIN}, {FIN}, {FIN}, NONE),
     "streaming.apikey": ({TEN}, {TEN}, {TEN}, NONE),
     "streaming.attempt": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
+    "streaming.embedtoken": ({SUP, TEN}, NONE, NONE, NONE),
+    "streaming.contentrule": ({SUP, REV, OPS, TEN}, {TEN}, {TEN}, {TEN}),
+    "streaming.flaggedsession": ({SUP, REV, FIN, OPS, TEN}, NONE, NONE, NONE),
     "streaming.gatewayinstance": ({OPS}, NONE, NONE, NONE),
     "streaming.incident": ({SUP, FIN, OPS}, NONE, NONE, NONE),
     "streaming.inferencenode": ({SUP, OPS}, {OPS}, {OPS}, {OPS}),
@@ -78,7 +81,7 @@ NOT_EVEN_SUPERUSERS = {  # what Django's own pages would do to these
         "billing.auditentry", "billing.billingperiod", "billing.budgetalert", "billing.bulkcredit",
         "billing.creditrequest", "billing.eventdelivery", "billing.export", "billing.ledgerentry",
         "billing.quotause", "billing.settlement", "billing.usagerecord", "streaming.attempt",
-        "streaming.gatewayinstance", "streaming.incident", "streaming.interruptedsession",
+        "streaming.embedtoken", "streaming.flaggedsession", "streaming.gatewayinstance", "streaming.incident", "streaming.interruptedsession",
         "streaming.nodeevent",
         "streaming.outboxmessage", "streaming.sessionevent", "streaming.streamsession",
         "streaming.taskrun", "streaming.tokencheckpoint", "streaming.webhookdelivery",
@@ -103,6 +106,8 @@ PAGES: dict[str, set[str]] = {
     "billing_ledgerentry_credit": {FIN},
     "billing_pricelist_end": {FIN},
     "billing_pricelist_prices": {FIN},
+    "streaming_contentrule_try": {SUP, REV, OPS, TEN},
+    "streaming_contentrule_try_one": {SUP, REV, OPS, TEN},
     "streaming_incident_do/take": {SUP},
     "streaming_incident_do/assign": {SUP},
     "streaming_incident_do/review": {SUP},
@@ -112,17 +117,20 @@ PAGES: dict[str, set[str]] = {
     "streaming_inferencenode_order/reset_circuit": {OPS},
     "streaming_streamsession_do/stop": {SUP},
     "streaming_streamsession_do/continue": {SUP},
-    "streaming_streamsession_do/take": {SUP},
-    "streaming_streamsession_do/assign": {SUP},
-    "streaming_streamsession_do/review": {SUP},
-    "streaming_streamsession_do/reopen": {SUP},
+    "streaming_streamsession_do/take": {SUP, REV},
+    "streaming_streamsession_do/assign": {SUP, REV},
+    "streaming_streamsession_do/review": {SUP, REV},
+    "streaming_streamsession_do/reopen": {SUP, REV},
     "streaming_streamsession_do/purge": {REV},
     "streaming_streamsession_evidence": {SUP},
     "streaming_streamsession_evidence_json": {SUP},
     "streaming_streamsession_reveal": {REV},
     "streaming_tenant_end_user": {REV},
 }
-REDIRECTS = {"streaming_interruptedsession_change"}  # to the one page of a session
+REDIRECTS = {
+    "streaming_flaggedsession_change",
+    "streaming_interruptedsession_change",
+}  # to the one page of a session
 """Pages behind a ``/`` are of one name in ``urls``, and differ in another part of the address."""
 
 QUERIES: dict[str, Callable[[Any], dict[str, Any]]] = {
@@ -147,7 +155,8 @@ SITE: dict[str, set[str]] = {
 }
 
 ON_SESSIONS = {
-    **{f"{deed}_selected": {SUP} for deed in ("stop", "continue", "take", "assign", "review", "reopen")},
+    **{f"{deed}_selected": {SUP} for deed in ("stop", "continue")},
+    **{f"{deed}_selected": {SUP, REV} for deed in ("take", "assign", "review", "reopen")},
     "export_selected": {SUP},
     "purge_selected": {REV},
 }  # fmt: skip
@@ -160,13 +169,16 @@ ACTIONS: dict[str, dict[str, set[str]]] = {
     "billing.ledgerentry": {"credit_selected": {FIN}},
     "billing.usagesink": {name: {FIN} for name in ["switch_on", "switch_off", "send_test", "send_again", "rotate"]},
     "streaming.apikey": {"revoke": {TEN}},
+    "streaming.embedtoken": {"revoke": {TEN}},
     "streaming.inferencenode": {name: {OPS} for name in ["drain", "resume", "probe", "reclaim", "reset_circuit", "delete_selected"]},
     "streaming.modelalias": {"delete_selected": {OPS}},
     "streaming.modelpolicy": {"delete_selected": {OPS}},
     "streaming.streamsession": ON_SESSIONS,
+    "streaming.flaggedsession": ON_SESSIONS,
     "streaming.interruptedsession": ON_SESSIONS,
     "streaming.webhookdelivery": {"send_again": {OPS, TEN}},
     "streaming.webhookendpoint": {name: {OPS, TEN} for name in ["switch_on", "switch_off", "send_test", "rotate"]},
+    "streaming.contentrule": {"delete_selected": {TEN}},
     "auth.user": {"delete_selected": NONE},
     "auth.group": {"delete_selected": NONE},
 }  # fmt: skip

@@ -28,6 +28,8 @@ from billing.services import credits
 from billing.services.periods import account_of
 from streaming.admin.tenancy import OfTenant
 from streaming.models import (
+    ContentRule,
+    EmbedToken,
     Incident,
     InferenceNode,
     ModelAlias,
@@ -71,6 +73,7 @@ def fill(name: str) -> Tenant:
     SessionReview.objects.create(session=session, note=f"note about {name}")
     key = add_key(tenant, prefix=f"ub-{name}", name=f"key of {name}")
     ModelAlias.objects.create(tenant=tenant, alias=f"alias-of-{name}", model="small")
+    ContentRule.objects.create(tenant=tenant, name=f"rule-of-{name}", pattern=f"word of {name}")
     add_plan(tenant, model=f"model-of-{name}")
     account = account_of(tenant.pk)
     account.legal_name = f"{name} Limited"
@@ -87,6 +90,10 @@ def fill(name: str) -> Tenant:
         name=f"sink-of-{name}", tenant=tenant, url=f"https://{name}.example/", kind="webhook"
     )
     EventDelivery.objects.create(sink=sink, event_id=f"event-of-{name}", type="t", body=name)
+    EmbedToken.objects.create(
+        tenant=tenant, api_key=key, end_user=f"reader of {name}", expires_at=timezone.now(),
+        preset={"system": "You keep a lighthouse."},
+    )  # fmt: skip
     hook = WebhookEndpoint.objects.create(tenant=tenant, url=f"https://{name}.example/hook")
     WebhookDelivery.objects.create(endpoint=hook, kind="test", payload={"type": f"for {name}"})
     Export.objects.create(
@@ -115,6 +122,7 @@ def fill_both() -> dict[str, Tenant]:
     StreamSession.objects.filter(reference__in=["K7Q-4MX", "ZZZ-999"]).update(
         outcome="recovered", interrupted_at=timezone.now(), interrupted_seq=1, review="needed",
         interrupted_node="gpu-a", interrupted_cause="engine_crash", incident=incident,
+        content_action="flag", content_rule="rule",
     )  # fmt: skip
     return tenants
 

@@ -26,6 +26,7 @@ SWITCHES = [
     # Pages that a test makes up have no address of their own, which counts as public.
     "--disable-features=LocalNetworkAccessChecks",
 ]
+expect.set_options(timeout=20_000)  # of five seconds a machine at work makes short ones
 PACE = 30  # tokens a second: an answer of 150 leaves time to kill its engine in the midst
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Route, expect
 
@@ -26,11 +27,21 @@ SERIOUS = ("serious", "critical")
 
 @dataclass
 class Shop:
-    """A stack with two engines that tests may kill, and a key of its own."""
+    """A stack with two engines that tests may kill, and a key for its backend."""
 
     stack: Stack
     engines: dict[str, SimulatorProcess]
     key: str
+
+    def token(self, user: str = "ann", **order: Any) -> str:
+        """An embed token for one end user."""
+        answer = httpx.post(
+            f"{self.url}/v1/embed-tokens",
+            headers={"Authorization": f"Bearer {self.key}"},
+            json={"user": user, **order},
+        )
+        assert answer.status_code == 201, answer.text
+        return answer.json()["token"]
 
     @property
     def url(self) -> str:
@@ -44,6 +55,15 @@ class Shop:
             "SELECT state FROM streaming_streamsession WHERE id = %s", session
         )
         return state
+
+    def kill_answering(self) -> None:
+        """SIGKILL to the engine that is giving an answer."""
+        ((name,),) = self.stack.sql(
+            "SELECT a.node_name FROM streaming_attempt a"
+            " JOIN streaming_streamsession s ON s.id = a.session_id"
+            " WHERE s.state = 'streaming' AND a.ended_at IS NULL"
+        )
+        self.engines[name].kill()
 
     def sessions(self) -> int:
         return self.stack.sql("SELECT count(*) FROM streaming_streamsession")[0][0]
@@ -154,7 +174,7 @@ PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Shop
 
 def script(shop: Shop, **data: str) -> str:
     """The tag that product teams paste."""
-    options = {"token": shop.key, **data}
+    options = {"token": data.pop("token", "") or shop.token(), **data}
     said = " ".join(f'data-{name.replace("_", "-")}="{value}"' for name, value in options.items())
     return f'<script type="module" src="{shop.url}/static/streaming/widget.js" {said}></script>'
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from streaming.core.content_rules import Action, Rule
 
@@ -39,7 +40,10 @@ def leftmost(
     rules: Sequence[Rule], before: str, text: str, longest: int
 ) -> tuple[int, int, Rule] | None:
     """The match that counts first, with its place in ``text``."""
+    possible = [_anywhere(rule) for rule in rules]
     for start in range(len(text)):
+        if not any(one.match(before + text, len(before) + start) for one in possible):
+            continue
         for end in range(min(len(text), start + longest), start, -1):
             for rule in rules:
                 if matches(rule, before, text, start, end):
@@ -47,11 +51,7 @@ def leftmost(
     return None
 
 
-def matches(rule: Rule, before: str, text: str, start: int, end: int) -> bool:
-    """Whether the rule matches exactly this span."""
-    all_of_it = before + text
-    start, end = start + len(before), end + len(before)
-    flags = re.NOFLAG if rule.case_sensitive else re.IGNORECASE
+def _pattern(rule: Rule) -> tuple[str, re.RegexFlag]:
     pattern = rule.pattern
     if not rule.is_regex:
         pattern = re.escape(pattern)
@@ -59,6 +59,39 @@ def matches(rule: Rule, before: str, text: str, start: int, end: int) -> bool:
             pattern = r"(?<!\w)" + pattern
         if re.search(r"\w\Z", rule.pattern):
             pattern += r"(?!\w)"
-    pattern = pattern.replace("$", r"\Z")
+    return pattern, re.NOFLAG if rule.case_sensitive else re.IGNORECASE
+
+
+@cache
+def _anywhere(rule: Rule) -> re.Pattern[str]:
+    """Matches where the rule does, at some length."""
+    pattern, flags = _pattern(rule)
+    return re.compile(pattern.replace("$", r"\Z"), flags)
+
+
+def matches(rule: Rule, before: str, text: str, start: int, end: int) -> bool:
+    """Whether the rule matches exactly this span."""
+    all_of_it = before + text
+    start, end = start + len(before), end + len(before)
+    pattern, flags = _pattern(rule)
+    pattern, edge = _split_edge(pattern)
+    if edge is not None:
+        return (
+            re.compile(f"(?:{pattern})", flags).fullmatch(all_of_it, start, end) is not None
+            and re.compile(edge).match(all_of_it, end) is not None
+        )
     exactly = re.compile(rf"(?:{pattern})(?=(?s:.){{{len(all_of_it) - end}}}\Z)", flags)
     return exactly.match(all_of_it, start) is not None
+
+
+def _split_edge(pattern: str) -> tuple[str, str | None]:
+    """What has to follow a match, apart from it: what ``fullmatch`` ends at hides that from it. None:
+    it stands somewhere inside."""
+    for edge in (r"\b", r"(?!\w)", "$"):
+        if pattern.endswith(edge):
+            pattern = pattern.removesuffix(edge)
+            break
+    else:
+        edge = ""
+    is_apart = r"\b" not in pattern.removeprefix(r"\b") and "$" not in pattern
+    return pattern, edge.replace("$", r"\Z") if is_apart else None

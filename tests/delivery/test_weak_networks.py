@@ -8,12 +8,11 @@ from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from streaming.consumers import answer_stream
 from streaming.consumers.answer_stream import AnswerStream
-from streaming.consumers.heartbeat import KEEPALIVE, interval
+from streaming.consumers.heartbeat import KEEPALIVE
+from streaming.core.levels import Level
 from streaming.core.state import SessionState
+from streaming.runtime import quality
 from streaming.runtime.reader import Reader
 from tests.durability.reader import until
 
@@ -21,9 +20,11 @@ from tests.durability.reader import until
 class Network:
     """What the kernel says of a connection."""
 
-    def __init__(self, rtt_us: int = 20_000, retransmitted_segments: int = 0) -> None:
+    def __init__(self, rtt_us: int = 20_000) -> None:
         self.rtt_us = rtt_us
-        self.retransmitted_segments = retransmitted_segments
+        self.rttvar_us = 0
+        self.retransmitted_segments = 0
+        self.segments_out = 100
         self.written = 0
 
     def taken(self) -> int:
@@ -31,26 +32,6 @@ class Network:
 
     def tcp_info(self) -> Network:
         return self
-
-
-@pytest.mark.parametrize(
-    ("network", "is_weak"),
-    [
-        (Network(), False),
-        (Network(rtt_us=300_000), False),
-        (Network(rtt_us=301_000), True),
-        (Network(retransmitted_segments=3), False),
-        (Network(retransmitted_segments=4), True),
-        (None, False),
-    ],
-)
-def test_what_a_weak_network_is(network, is_weak):
-    assert Reader(0, 0.0, network).is_weak is is_weak
-
-
-def test_the_interval(settings):
-    assert (interval(None, is_weak=False), interval(None, is_weak=True)) == (8.0, 3.0)
-    assert interval(20.0, is_weak=True) == 20.0, "what the client asked for counts"
 
 
 class Consumer:
@@ -73,21 +54,23 @@ async def test_a_network_that_grows_weak_is_noticed(settings, monkeypatch):
     settings.STREAMING = dataclasses.replace(
         settings.STREAMING, keepalive_seconds=60.0, keepalive_weak_seconds=0.02
     )
-    monkeypatch.setattr(answer_stream, "NETWORK_SECONDS", 0.0)
+    monkeypatch.setattr(quality, "LOOK_SECONDS", 0.0)
     network, woken = Network(), asyncio.Queue[None]()
 
     async def pieces() -> AsyncGenerator[None]:
         while True:
             yield await woken.get()
 
+    reader = Reader(0, 0.0, network)
     attachment = SimpleNamespace(
-        reader=Reader(0, 0.0, network),
+        reader=reader,
         pieces=pieces,
         state=SessionState.STREAMING,
         due_controls=list,
+        note_health=lambda: None,
         gateway_is_draining=False,
     )
-    writer = SimpleNamespace(opening=lambda: b"")
+    writer = SimpleNamespace(protocol="sessions", opening=lambda: b"", quality=lambda told: b"")
     consumer: Any = Consumer()
     stream = AnswerStream(
         consumer,
@@ -95,14 +78,15 @@ async def test_a_network_that_grows_weak_is_noticed(settings, monkeypatch):
         writer,  # type: ignore[arg-type]
         headers=list,
         start_after=0,
-        heartbeat=None,
+        quality=quality.ConnectionQuality(network, Level.STANDARD),
     )
     task = asyncio.create_task(stream.run())
     woken.put_nowait(None)
     await asyncio.sleep(0.1)
     assert KEEPALIVE not in consumer.written
-    network.rtt_us = 400_000
-    woken.put_nowait(None)
+    network.rtt_us = 900_000
+    for _ in range(5):  # one look alone proves little
+        woken.put_nowait(None)
     await until(lambda: consumer.written.count(KEEPALIVE) >= 3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

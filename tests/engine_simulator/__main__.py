@@ -36,6 +36,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-metrics", action="store_false", dest="metrics")
     parser.add_argument("--no-slots", action="store_false", dest="slots_endpoint")
     parser.add_argument("--scale-out", action="store_true", help="vLLM: abort by id for everybody")
+    parser.add_argument("--priority-scheduling", action="store_true", help="vLLM: takes priorities")
     parser.add_argument("--dev-mode", action="store_true", help="vLLM: abort, pause, reset a cache")
     parser.add_argument("--slot-save-path", default="", help="llama.cpp: without it none is erased")
     parser.add_argument("--api-key", default="", help="asked for everywhere but at /health")

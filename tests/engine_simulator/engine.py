@@ -39,6 +39,7 @@ class EngineOptions:
     metrics: bool = True
     slots_endpoint: bool = True  # llama.cpp's /slots
     scale_out: bool = False  # vLLM's abort by id
+    priority_scheduling: bool = False  # vLLM's --scheduling-policy priority
     dev_mode: bool = False  # vLLM's calls for developers, an abort of another kind among them
     slot_save_path: str = ""  # without one llama.cpp erases no slot
     api_key: str = ""
@@ -305,6 +306,7 @@ class Engine:
             "temperature": sampling.temperature,
             "seed": body.get("seed"),
             "stop": list(sampling.stop),
+            "priority": body.get("priority"),
             "stream": bool(body.get("stream")),
             "parameters": sorted(body),
             "outcome": "running",

@@ -94,6 +94,8 @@ async def _generate(
         raise Refused(404, error_document(404, f"The model `{model}` does not exist."))
     if engine.options.text_only:
         body = {**body, "return_token_ids": False}
+    if body.get("priority") and not engine.options.priority_scheduling:
+        raise _bad("Got priority but priority scheduling is not enabled.")
     sampling = _sampling(engine, body, prompt_ids, None if is_chat else 16)
     name = request.headers.get("x-request-id") or body.get("request_id") or uuid.uuid4().hex
     reply_id = f"chatcmpl-{name}" if is_chat else f"cmpl-{name}"

@@ -62,6 +62,7 @@ def _add_books() -> None:
 LISTS = [
     "streaming_streamsession",
     "streaming_interruptedsession",
+    "streaming_flaggedsession",
     "streaming_inferencenode",
     "billing_ledgerentry",
 ]
@@ -69,7 +70,12 @@ ROWS = [
     "streaming_streamsession", "streaming_inferencenode", "streaming_incident", "streaming_tenant",
     "billing_usagerecord", "billing_billingperiod", "auth_user",
 ]  # fmt: skip
-FORMS = ["streaming_inferencenode", "streaming_apikey", "billing_pricelist"]
+FORMS = [
+    "streaming_contentrule",
+    "streaming_inferencenode",
+    "streaming_apikey",
+    "billing_pricelist",
+]
 
 
 def pages() -> dict[str, list[str]]:

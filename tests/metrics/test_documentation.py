@@ -28,7 +28,7 @@ EXACT_NAMES = {
     "vllm_cache_utilization": "gauge",
 }
 LABELS = {"node", "model", "cause", "grade", "state", "protocol", "end", "code"} | {
-    "reason", "outcome", "task", "kind", "le",
+    "reason", "outcome", "task", "kind", "le", "level", "variant",
 }  # fmt: skip
 
 

@@ -44,6 +44,7 @@ class Reading:
     tokens: list[tuple[int, str]] = field(default_factory=list)
     ends: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     controls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    qualities: list[dict[str, Any]] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     """What does not belong into the stream."""
     connections: list[Connection] = field(default_factory=list)
@@ -122,6 +123,8 @@ class Reading:
             connection.opening = data
         elif name in ("attempt", "recovering", "recovered"):
             self.controls.append((name, data))
+        elif name == "quality":
+            self.qualities.append(data)
         else:
             self.strays.append(f"{name}: {data}")
 

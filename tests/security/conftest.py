@@ -68,7 +68,7 @@ class House:
         )
 
     def session(
-        self, credential: str, *, headers: dict[str, str] | None = None, **body: Any
+        self, credential: str | None, *, headers: dict[str, str] | None = None, **body: Any
     ) -> str:
         answer = self.ask("POST", "/v1/sessions", credential, headers=headers, json=request(**body))
         assert answer.status_code == 201, answer.text
@@ -100,6 +100,13 @@ def code_of(answer: httpx.Response) -> str:
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code", "resumable"}
     return error["code"]
+
+
+def errors_in(log: str) -> list[str]:
+    """What a gateway has logged as an error; that no Celery worker runs here is none."""
+    return [
+        line for line in log.split("\n") if " ERROR " in line and "runtime.sweepers" not in line
+    ]
 
 
 @pytest.fixture(scope="package")

@@ -74,6 +74,8 @@ def test_a_preset_is_neither_seen_nor_overridden(house: House) -> None:
         {"role": "system", "content": "You are a parrot."}, *body["messages"],
     ]  # fmt: skip
     assert (stored["temperature"], stored["top_p"], stored["max_tokens"]) == (0.25, 0.5, 7)
+    shown = house.ask("GET", f"/v1/sessions/{made.json()['id']}", token)
+    assert "parrot" not in shown.text
     events = house.ask("GET", f"/v1/sessions/{made.json()['id']}/events", token).text
     assert '"finish_reason":"length"' in events
     for more in (

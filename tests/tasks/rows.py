@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -140,19 +141,16 @@ class Requests:
 
 
 def run_together(task: Callable[[], Any], times: int = 3) -> list[Any]:
-    """The results of several runs at once, each on a connection of its own."""
+    """The results of several runs at once, each on a connection of its own. Raises what one raised."""
     together = threading.Barrier(times)
-    results: list[Any] = []
 
-    def run() -> None:
+    def run() -> Any:
         together.wait()
-        results.append(task())
-        connection.close()
+        try:
+            return task()
+        finally:
+            connection.close()
 
-    threads = [threading.Thread(target=run) for _ in range(times)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == times
-    return results
+    with ThreadPoolExecutor(times) as threads:
+        runs = [threads.submit(run) for _ in range(times)]
+    return [each.result() for each in runs]

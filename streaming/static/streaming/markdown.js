@@ -275,7 +275,7 @@ class Blocks {
     quote.dir = "auto";
     let parts = [];
     const close = () => {
-      if (parts.length) quote.append(fill(paragraph(), parts));
+      if (parts.length) quote.append(fill(document.createElement("p"), parts));
       parts = [];
     };
     for (; i < all.length && QUOTE.test(all[i].text); i += 1) {
@@ -311,7 +311,6 @@ class Blocks {
       const tr = parent.appendChild(document.createElement("tr"));
       for (const [start, end] of cells(line).slice(0, width)) {
         const cell = tr.appendChild(document.createElement(tag));
-        cell.dir = "auto";
         fill(cell, this.#inline(start, end));
       }
     };
@@ -324,8 +323,9 @@ class Blocks {
 
   #block(tag, start, end) {
     while (end > start && /\s/.test(this.source[end - 1])) end -= 1;
+    while (start < end && /\s/.test(this.source[start])) start += 1;
     const element = document.createElement(tag);
-    element.dir = "auto";
+    if (tag !== "li") element.dir = "auto"; // the list knows, and its bullets stand by it
     return fill(element, this.#inline(start, end));
   }
 

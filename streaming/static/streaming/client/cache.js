@@ -1,11 +1,6 @@
-/**
- * What was received, kept over reloads: in IndexedDB, or in memory where that is denied, broken or
- * full. A cache and never the record: whatever is lost here, the gateway has.
- */
+/** What was received: in IndexedDB, or in memory where that is denied, broken or full. */
 
 const VERSION = 1;
-const STORE = "answers";
-const PATIENCE_MS = 2000; // some browsers never answer when storage is blocked
 
 const settled = (request) =>
   new Promise((resolve, reject) => {
@@ -16,56 +11,52 @@ const settled = (request) =>
 export class Cache {
   #name;
   #limits;
-  #memory = new Map(); // by session id, what storage would not take
-  #opening = null; // a promise of the database; null in it: there is none
+  #memory = new Map(); // what storage would not take
+  #opening; // the database, or null where there is none
 
-  /** @param {{name: string, storage: string, sessions: number, bytes: number}} options */
-  constructor({ name, storage, ...limits }) {
+  constructor(name, storage, limits) {
     this.#name = name;
     this.#limits = limits;
     if (storage === "memory") this.#opening = Promise.resolve(null);
   }
 
   async get(id) {
-    return this.#memory.get(id) ?? (await this.#use("readonly", (store) => settled(store.get(id)))) ?? null;
+    return this.#memory.get(id) ?? this.#use((store) => settled(store.get(id)));
   }
 
   /** Newest first. */
   async list() {
-    const stored = (await this.#use("readonly", (store) => settled(store.getAll()))) ?? [];
+    const stored = (await this.#use((store) => settled(store.getAll()))) ?? [];
     const all = new Map([...stored.map((record) => [record.id, record]), ...this.#memory]);
     return [...all.values()].sort((a, b) => b.updatedAt - a.updatedAt);
   }
 
-  /** Keeps `record` ({id, seq, text, …}), unless another tab has come further with the session. */
+  /** Keeps {id, seq, …}, unless another tab has come further with the session. */
   async put(record) {
+    const { id, seq } = record;
     const bytes = 2 * JSON.stringify(record).length;
     record = { ...record, updatedAt: Date.now(), bytes };
-    for (const limit of [this.#limits.bytes, this.#limits.bytes / 2]) {
-      const taken = await this.#use("readwrite", async (store) => {
-        if ((await settled(store.get(record.id)))?.seq > record.seq) return true;
-        // Room first: a full store takes nothing.
-        await this.#trim(store, { sessions: this.#limits.sessions - 1, bytes: limit - bytes }, record.id);
-        await settled(store.put(record));
-        return true;
-      });
-      if (taken) return void this.#memory.delete(record.id);
+    const put = (limit) => async (store) => {
+      if ((await settled(store.get(id)))?.seq > seq) return true;
+      await this.#trim(store, id, this.#limits.sessions - 1, limit - bytes);
+      await settled(store.put(record));
+      return true;
+    };
+    const { bytes: limit } = this.#limits;
+    this.#memory.delete(id);
+    if ((await this.#use(put(limit))) || (await this.#use(put(limit / 2)))) return;
+    this.#memory.set(id, record);
+    let [sessions, room] = [this.#limits.sessions, limit];
+    for (const [old, { bytes }] of [...this.#memory].reverse()) {
+      if (--sessions < 0 || ((room -= bytes) < 0 && old !== id)) this.#memory.delete(old);
     }
-    this.#memory.delete(record.id);
-    this.#memory.set(record.id, record);
-    let room = this.#limits.bytes;
-    for (const [id, { bytes }] of [...this.#memory].reverse()) {
-      room -= bytes;
-      if (room < 0 && id !== record.id) this.#memory.delete(id);
-    }
-    if (this.#memory.size > this.#limits.sessions) this.#memory.delete(this.#memory.keys().next().value);
   }
 
   /** Forgets one session, or all. */
   async delete(id) {
-    if (id === undefined) this.#memory.clear();
-    else this.#memory.delete(id);
-    await this.#use("readwrite", (store) => settled(id === undefined ? store.clear() : store.delete(id)));
+    if (id) this.#memory.delete(id);
+    else this.#memory.clear();
+    await this.#use((store) => settled(id ? store.delete(id) : store.clear()));
   }
 
   async close() {
@@ -73,66 +64,45 @@ export class Cache {
     this.#opening = null;
   }
 
-  /** The least recently used beyond the limits are let go. Reads no texts: the index has the sizes. */
-  async #trim(store, room, kept) {
+  /** Lets the least recently used go, by the sizes in the index. */
+  async #trim(store, kept, sessions, bytes) {
     const request = store.index("use").openKeyCursor(null, "prev");
-    await new Promise((resolve, reject) => {
-      request.onerror = () => reject(request.error);
-      request.onsuccess = () => {
-        const cursor = request.result;
-        if (!cursor) return resolve();
-        if (cursor.primaryKey !== kept) {
-          room.sessions -= 1;
-          room.bytes -= cursor.key[1];
-          if (room.sessions < 0 || room.bytes < 0) store.delete(cursor.primaryKey);
-        }
-        cursor.continue();
-      };
-    });
+    for (let cursor; (cursor = await settled(request)); cursor.continue()) {
+      if (cursor.primaryKey === kept) continue;
+      bytes -= cursor.key[1];
+      if (--sessions < 0 || bytes < 0) store.delete(cursor.primaryKey);
+    }
   }
 
-  /** Runs `work` in a transaction; undefined where storage would not. */
-  async #use(mode, work) {
+  /** What `work` gives; undefined where storage fails. */
+  async #use(work) {
     try {
-      this.#opening ??= this.#open();
-      const db = await this.#opening;
-      if (!db) return undefined;
-      const transaction = db.transaction(STORE, mode);
-      const complete = settled(transaction);
-      complete.catch(() => {}); // `work` fails first, and says more
-      const result = await work(transaction.objectStore(STORE));
-      await complete;
+      const db = await (this.#opening ??= this.#open());
+      if (!db) return;
+      const transaction = db.transaction("answers", "readwrite");
+      const [result] = await Promise.all([work(transaction.objectStore("answers")), settled(transaction)]);
       return result;
     } catch {
-      return undefined; // denied, full or broken: the caller goes on in memory
+      return undefined;
     }
   }
 
   async #open() {
-    let timer;
-    const impatience = new Promise((resolve) => {
-      timer = setTimeout(resolve, PATIENCE_MS, null);
-    });
     try {
       const request = indexedDB.open(this.#name, VERSION);
       request.onupgradeneeded = () => {
         const db = request.result;
         for (const name of db.objectStoreNames) db.deleteObjectStore(name); // it is only a cache
-        db.createObjectStore(STORE, { keyPath: "id" }).createIndex("use", ["updatedAt", "bytes"]);
+        db.createObjectStore("answers", { keyPath: "id" }).createIndex("use", ["updatedAt", "bytes"]);
       };
+      // Some browsers never answer where storage is blocked.
+      const impatience = new Promise((resolve) => setTimeout(resolve, 2000, null));
       const db = await Promise.race([settled(request), impatience]);
-      if (db) {
-        // Another tab brings a newer version, or the browser clears its storage.
-        db.onversionchange = db.onclose = () => {
-          db.close();
-          this.#opening = null;
-        };
-      }
+      // For another tab's newer version.
+      if (db) db.onversionchange = db.onclose = () => void this.close();
       return db;
     } catch {
-      return null; // no IndexedDB here, or not for us
-    } finally {
-      clearTimeout(timer);
+      return null; // none here, or not for us
     }
   }
 }

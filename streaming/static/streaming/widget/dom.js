@@ -8,7 +8,7 @@ const ICONS = {
   close: "M6 6l12 12M18 6L6 18",
   fresh: "M12 5v14M5 12h14",
   send: "M12 19V5M6 11l6-6 6 6",
-  stop: "M8 8h8v8H8z",
+  stop: "M7 7h10v10H7z",
   copy: "M9 9h10v10H9zM5 15V5h10",
   done: "M5 12.5l4.5 4.5L19 7.5",
   again: "M19 12a7 7 0 1 1-2-5l2 2M19 4v5h-5",

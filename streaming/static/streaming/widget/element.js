@@ -13,17 +13,14 @@ import { Thread } from "./thread.js";
 
 const DEFAULT_MODEL = "chat-default";
 const HISTORY_CHARACTERS = 24_000;
+const TOKEN_MS = 3000; // how long a page may take to bring a token before we complain
 const WORDS = ["lang", "title", "placeholder", "greeting"];
 const names = new Set(); // of the conversations on this page
 
 export class UnbrokenChat extends HTMLElement {
   static observedAttributes = ["token", "inline", "open", ...WORDS];
 
-  /**
-   * Called when the token is missing or has expired; gives a new one. Wins over `token-url`.
-   * @type {(() => Promise<string>) | null}
-   */
-  refreshToken = null;
+  #refreshToken = null;
   #token = "";
   #client = null;
   #panel;
@@ -64,6 +61,19 @@ export class UnbrokenChat extends HTMLElement {
       return;
     }
     this.#token = token ?? "";
+    if (this.isConnected) this.#begin();
+  }
+
+  /**
+   * Called when the token is missing or has expired; gives a new one. Wins over `token-url`.
+   * @type {(() => Promise<string>) | null}
+   */
+  get refreshToken() {
+    return this.#refreshToken;
+  }
+
+  set refreshToken(refresh) {
+    this.#refreshToken = refresh;
     if (this.isConnected) this.#begin();
   }
 
@@ -146,12 +156,10 @@ export class UnbrokenChat extends HTMLElement {
   #begin() {
     if (this.#thread || !this.isConnected) return;
     if (!this.#token && !this.refreshToken && !this.hasAttribute("token-url")) {
-      // A page may set its token in the next line.
+      // A page may still bring its token.
       setTimeout(() => {
-        if (this.#thread || !this.isConnected) return;
-        if (this.refreshToken) this.#begin();
-        else if (!this.#problem) this.#setProblem("error_token");
-      });
+        if (!this.#thread && this.isConnected && !this.#problem) this.#setProblem("error_token");
+      }, TOKEN_MS);
       return;
     }
     this.#setProblem("");

@@ -44,7 +44,7 @@ export class Panel {
     );
     const latest = iconButton("down", "latest", () => acts.toEnd());
     latest.hidden = true;
-    const question = element("textarea", { rows: "1", enterkeyhint: "send", dir: "auto", maxlength: "32000" });
+    const question = element("textarea", { rows: "1", enterkeyhint: "send", maxlength: "32000" });
     const send = element("button", { type: "submit", class: "send" }, icon("send"));
     const stop = iconButton("stop", "stop", () => acts.stop());
     stop.hidden = true;
@@ -78,6 +78,7 @@ export class Panel {
       this.#send();
     });
     question.addEventListener("input", () => this.fitQuestion());
+    question.addEventListener("input", () => this.#turnQuestion());
     panel.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.isComposing || this.isInline) return;
       event.stopPropagation();
@@ -99,14 +100,21 @@ export class Panel {
     if (this.#acts.send(question.value) === false) return;
     question.value = "";
     this.fitQuestion();
+    this.#turnQuestion();
+  }
+
+  /** Written text has its own direction; the placeholder has that of its language. */
+  #turnQuestion() {
+    const { question, root } = this.parts;
+    question.dir = question.value ? "auto" : root.dir;
   }
 
   /** As high as its text, where the browser does not do so itself. */
   fitQuestion() {
     if (CSS.supports("field-sizing", "content")) return;
-    const { style, scrollHeight } = this.parts.question;
-    style.height = "auto";
-    style.height = `${this.parts.question.scrollHeight || scrollHeight}px`;
+    const { question } = this.parts;
+    question.style.height = "auto";
+    question.style.height = `${question.scrollHeight}px`;
   }
 
   /** In the page, or floating over it behind a launcher. */
@@ -145,6 +153,7 @@ export class Panel {
     offline.textContent = strings.say("offline");
     log.setAttribute("aria-label", strings.say("messages"));
     question.setAttribute("aria-label", strings.say("message"));
+    this.#turnQuestion();
     question.placeholder = own("placeholder") || strings.say("placeholder");
   }
 

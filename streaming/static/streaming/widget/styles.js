@@ -114,7 +114,8 @@ button { cursor: pointer; touch-action: manipulation; }
 .answer .code-head .quiet:hover { background: var(--ground); }
 .answer .table { overflow-x: auto; scrollbar-width: thin; }
 .answer table { border-collapse: collapse; font-size: .95em; }
-.answer :is(th, td) { padding: 5px 10px; border: 1px solid var(--line); text-align: start; vertical-align: top; overflow-wrap: normal; }
+.answer :is(th, td) { padding: 5px 10px; border: 1px solid var(--line); text-align: start; vertical-align: top;
+  min-width: 4.5em; overflow-wrap: normal; }
 .answer th { background: var(--raised); font-weight: 650; }
 .control { unicode-bidi: isolate; }
 .control::before { content: attr(data-code); padding: 0 .3em; border-radius: 4px; background: var(--warning-ground);
@@ -135,6 +136,7 @@ button { cursor: pointer; touch-action: manipulation; }
 .foot .state:is([data-state="connecting"], [data-state="thinking"])::before { animation: breathe 1.1s ease-in-out infinite; }
 .foot .state:is([data-state="reconnecting"], [data-state="recovering"]) { color: var(--warning); }
 .foot .state:is([data-state="reconnecting"], [data-state="recovering"])::before { background: var(--warning); animation: breathe .8s ease-in-out infinite; }
+.foot .icon, .code-head .icon { width: 17px; height: 17px; }
 .foot .count { padding-inline: 2px; font-variant-numeric: tabular-nums; font-size: .87em; white-space: nowrap; }
 
 .notice { margin-block-start: 8px; padding: 9px 13px; border-radius: 10px; background: var(--danger-ground); color: var(--danger); font-size: .93em; }
@@ -148,6 +150,7 @@ button { cursor: pointer; touch-action: manipulation; }
   box-shadow: 0 2px 8px rgb(16 32 48 / 18%); }
 
 .composer { display: flex; align-items: flex-end; gap: 8px; padding: 12px; border-block-start: 1px solid var(--line); }
+.inline .composer { padding-inline: max(12px, calc((100% - 46rem) / 2)); }
 .composer textarea { flex: 1; min-width: 0; min-height: 42px; max-height: 9.5em; padding: 9px 14px; resize: none; field-sizing: content;
   border: 1px solid light-dark(#8795a3, #6b7a89); border-radius: 12px; background: var(--ground); line-height: 1.45; }
 .composer textarea:focus-visible { outline-offset: -1px; }
