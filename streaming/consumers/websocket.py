@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import parse_qs
 from uuid import UUID, uuid4
@@ -26,14 +23,12 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from streaming.conf import conf
 from streaming.consumers.cross_origin import is_allowed_by_any
-from streaming.consumers.heartbeat import silence
-from streaming.consumers.openai_format import usage_of
+from streaming.consumers.follow import Follow, Message, now_text
 from streaming.consumers.page import Page
 from streaming.consumers.request import decoded_headers, named_end_user
 from streaming.consumers.wishes import update
 from streaming.core.chat import ChatRequest
 from streaming.core.levels import Level
-from streaming.core.state import SessionState
 from streaming.errors import (
     AuthenticationFailed,
     CursorBeyondLog,
@@ -44,18 +39,14 @@ from streaming.errors import (
     NotPermitted,
     OriginNotAllowed,
     RequestTooLarge,
-    error_from_openai,
 )
 from streaming.metrics import connection_ended
 from streaming.metrics.catalogue import WEBSOCKETS
-from streaming.runtime.gateway import Gateway, current
+from streaming.runtime.gateway import current
 from streaming.runtime.live import Principal
 from streaming.runtime.quality import ConnectionQuality
-from streaming.runtime.token_log import LogSlice
 from streaming.services import sessions
 from streaming.services.attach import (
-    Attachment,
-    attached,
     check_cursor,
     find,
     note_end,
@@ -70,7 +61,6 @@ from streaming.services.quality import with_quality
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 32
-SENT_REMEMBERED = 64
 WISHES = {"heartbeat", "coalesce"}
 """Those that the query may have."""
 RESTARTING = 1012
@@ -83,8 +73,6 @@ AUTH_SECONDS = 10.0
 """What a browser has for its first message."""
 MAX_AUTH_BYTES = 4096
 MAX_REF_BYTES = 4096
-
-Message = dict[str, Any]
 
 
 class ChatSocket(AsyncWebsocketConsumer):
@@ -99,7 +87,7 @@ class ChatSocket(AsyncWebsocketConsumer):
     """Runs while the first message of a browser is awaited."""
 
     async def connect(self) -> None:
-        self._following: dict[UUID, _Follow] = {}
+        self._following: dict[UUID, Follow] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         query = parse_qs(self.scope.get("query_string", b"").decode("latin-1"))
@@ -245,7 +233,7 @@ class ChatSocket(AsyncWebsocketConsumer):
         await self._send(
             {
                 "type": "ready",
-                "server_time": _now(),
+                "server_time": now_text(),
                 "user": principal.end_user,
                 "expires_at": until and until.isoformat(timespec="milliseconds"),
             }
@@ -360,7 +348,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             await self._send({"type": "quality", **self._quality.told()})
 
     async def _ping(self, message: Message) -> None:
-        await self._send({"type": "pong", "server_time": _now()})
+        await self._send({"type": "pong", "server_time": now_text()})
 
     _handlers: dict[str, Callable[[ChatSocket, Message], Awaitable[None]]] = {
         "auth": _auth,
@@ -401,7 +389,7 @@ class ChatSocket(AsyncWebsocketConsumer):
     def _follow(
         self, session_id: UUID, reference: str, cursor: int, ref: Any, epoch: int, level: Level
     ) -> None:
-        follow = _Follow(self, self._gateway, session_id, reference, cursor, ref, epoch, level)
+        follow = Follow(self, self._gateway, session_id, reference, cursor, ref, epoch, level)
         self._following[session_id] = follow
         task = self._spawn(follow.run())
         task.add_done_callback(lambda _: self._following.pop(session_id, None))
@@ -441,7 +429,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             if any(follow.recovering for follow in self._following.values()):
                 interval = min(interval, conf().recovering_ping_seconds)
             if loop.time() - self._sent_at >= interval:
-                await self._send({"type": "ping", "server_time": _now()})
+                await self._send({"type": "ping", "server_time": now_text()})
 
     async def _send(self, message: Message) -> None:
         if self._cloudevents and message["type"] != "token":
@@ -450,7 +438,7 @@ class ChatSocket(AsyncWebsocketConsumer):
                 "id": uuid4().hex,
                 "source": "/ws/chat/",
                 "type": f"unbroken.{message['type']}",
-                "time": _now(),
+                "time": now_text(),
                 "datacontenttype": "application/json",
                 "data": message,
             }
@@ -484,143 +472,6 @@ class UnknownSocket(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         await self.close()
-
-
-class _Follow:
-    """One session on one socket."""
-
-    def __init__(
-        self,
-        socket: ChatSocket,
-        gateway: Gateway,
-        session_id: UUID,
-        reference: str,
-        cursor: int,
-        ref: Any,
-        epoch: int,
-        level: Level,
-    ) -> None:
-        self._socket = socket
-        self._gateway = gateway
-        self._session_id = session_id
-        self._cursor = cursor
-        self.recovering = False
-        self.attachment: Attachment | None = None
-        self._level = level
-        self._sent: deque[tuple[int, float]] = deque(maxlen=SENT_REMEMBERED)
-        """What was sent last, and when: acknowledgements tell the round trip."""
-        self._opening: Message = {
-            "type": "session",
-            "session": str(session_id),
-            "reference": reference,
-            "epoch": epoch,
-            "seq": cursor,
-            "server_time": _now(),
-            "heartbeat_seconds": socket._quality.heartbeat,
-            "silence_seconds": silence(socket._quality.wishes.heartbeat),
-            "resume_window_seconds": conf().resume_window,
-            "level": level.value,
-        }
-        if ref is not None:
-            self._opening["ref"] = ref
-
-    def heed_quality(self) -> None:
-        """The connection is better or worse than it was, or its client wants something else."""
-        if self.attachment is not None:
-            self._socket._quality.stands_for(self.attachment.reader)
-            self.attachment.window = self._socket._quality.coalesce_ms(self._level) / 1000
-            self.attachment.note_health()
-
-    def note_round_trip(self, seq: int) -> None:
-        """The client has acknowledged ``seq``."""
-        while self._sent and self._sent[0][0] <= seq:
-            sent, at = self._sent.popleft()
-            if sent == seq:
-                now = asyncio.get_running_loop().time()
-                self._socket._quality.note_round_trip(now - at)
-
-    async def run(self) -> None:
-        socket = self._socket
-        loop = asyncio.get_running_loop()
-        connection = socket.scope.get("extensions", {}).get("unbroken.socket")
-        try:
-            with attached(
-                self._gateway, self._session_id, self._cursor, connection, "websocket"
-            ) as attachment:
-                self.attachment = attachment
-                self.heed_quality()
-                await socket._send(self._opening)
-                async with aclosing(attachment.pieces()) as pieces:
-                    async for piece in pieces:
-                        if piece is not None:
-                            await self._tell_controls(attachment)
-                            await self._tell_tokens(attachment, piece)
-                            attachment.reader.sent(piece.last_seq, loop.time())
-                            self._sent.append((piece.last_seq, loop.time()))
-                        # After tokens too: news that came meanwhile wakes nobody again.
-                        await self._tell_controls(attachment)
-                        await self._tell_state(attachment)
-        except GatewayError as exc:
-            await socket._tell_error(exc, session_id=self._session_id)
-        except Exception as exc:  # noqa: BLE001  the edge of the task
-            await socket._tell_error(socket._unforeseen(exc), session_id=self._session_id)
-
-    async def _tell_controls(self, attachment: Attachment) -> None:
-        """What has happened at the reader's cursor."""
-        for control in attachment.due_controls():
-            if control.name in ("recovering", "recovered"):
-                self.recovering = control.name == "recovering"
-                await self._socket._send(
-                    {"type": control.name, "session": str(self._session_id), **control.data}
-                )
-
-    async def _tell_state(self, attachment: Attachment) -> None:
-        """A recovery that this process did not begin, or whose beginning it did not see."""
-        if (
-            attachment.state is SessionState.RECOVERING
-            and not self.recovering
-            and attachment.is_caught_up  # what was durable before it belongs before it
-        ):
-            self.recovering = True
-            await self._socket._send(
-                {
-                    "type": "recovering",
-                    "session": str(self._session_id),
-                    "seq": attachment.reader.cursor,
-                }
-            )
-
-    async def _tell_tokens(self, attachment: Attachment, piece: LogSlice) -> None:
-        session = str(self._session_id)
-        seq = piece.last_seq - (piece.terminal is not None)
-        if attachment.state is not SessionState.RECOVERING:  # else they are from before the failure
-            self.recovering = False
-        if piece.text or piece.terminal is None:
-            await self._socket._send(
-                {"type": "token", "session": session, "seq": seq, "text": piece.text}
-            )
-        if piece.terminal is None:
-            return
-        if error := piece.terminal.get("error"):
-            await self._socket._send(
-                {
-                    "type": "error",
-                    "session": session,
-                    "seq": piece.last_seq,
-                    **error_from_openai(error).as_openai(),
-                }
-            )
-            return
-        await self._socket._send(
-            {
-                "type": "done",
-                "session": session,
-                "seq": piece.last_seq,
-                "state": piece.terminal.get("state"),
-                "finish_reason": piece.terminal.get("finish_reason") or None,
-                "usage": usage_of(piece.terminal, piece.last_seq - 1),
-            }
-        )
 
 
 def _parsed(text: str | None, data: bytes | None) -> Message:
@@ -662,7 +513,3 @@ def _seq(message: Message) -> int:
     if not isinstance(seq, int) or isinstance(seq, bool) or not 0 <= seq < 2**62:
         raise InvalidRequest("seq must be a non-negative integer.", param="seq")
     return seq
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

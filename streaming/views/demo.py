@@ -11,6 +11,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.middleware.csrf import get_token
 from django.shortcuts import render
+from django.templatetags.static import static
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
@@ -30,6 +31,7 @@ SAMPLES = (
     "Explain in detail how rainbows form",
     "Write a detailed guide to ten animals of the sea",
 )
+GREETING = "Hello! Ask for something long, then reload this page."
 # Everything comes from this server, and nothing is inline.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -57,6 +59,24 @@ def home(request: HttpRequest) -> HttpResponse:
     """The chat page carries a token for its visitor, so it is never cached."""
     response = _chat(request) if conf().demo else _landing(request)
     response["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+    return response
+
+
+@require_safe
+@never_cache
+@demo_only
+def widget(request: HttpRequest) -> HttpResponse:
+    """The chat widget as a product's page has it."""
+    visitor = _visitor(request) or _new_visitor()
+    context = {
+        "token": mint_demo_token(visitor),
+        "model": MODEL,
+        "greeting": GREETING,
+        "widget_url": request.build_absolute_uri(static("streaming/widget.js")),
+    }
+    response = render(request, "streaming/widget_demo.html", context)
+    response["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+    _remember(response, visitor)
     return response
 
 
@@ -97,16 +117,24 @@ def kill_node(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _chat(request: HttpRequest) -> HttpResponse:
-    visitor = _visitor(request) or f"visitor-{secrets.token_hex(6)}"
+    visitor = _visitor(request) or _new_visitor()
     config = {
         "token": mint_demo_token(visitor),
         "csrf": get_token(request),
         "model": MODEL,
         "maxTokens": MAX_TOKENS,
-        "completions": "/v1/chat/completions",
         "nodes": reverse("demo-nodes"),
     }
     response = render(request, "streaming/chat.html", {"config": config, "samples": SAMPLES})
+    _remember(response, visitor)
+    return response
+
+
+def _new_visitor() -> str:
+    return f"visitor-{secrets.token_hex(6)}"
+
+
+def _remember(response: HttpResponse, visitor: str) -> None:
     response.set_signed_cookie(
         VISITOR_COOKIE,
         visitor,
@@ -116,7 +144,6 @@ def _chat(request: HttpRequest) -> HttpResponse:
         samesite="Lax",
         secure=settings.SESSION_COOKIE_SECURE,
     )
-    return response
 
 
 def _visitor(request: HttpRequest) -> str | None:

@@ -6,12 +6,14 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, Route, async_playwright, expect
 
+import streaming
 from tests.engine_simulator.process import SimulatorProcess
 from tests.stack import Stack
 
@@ -26,7 +28,11 @@ SWITCHES = [
     # Pages that a test makes up have no address of their own, which counts as public.
     "--disable-features=LocalNetworkAccessChecks",
 ]
-expect.set_options(timeout=20_000)  # of five seconds a machine at work makes short ones
+STATIC = Path(streaming.__file__).parent / "static" / "streaming"
+SITE = "http://modules.localhost"
+POLICY = "default-src 'none'; script-src 'self'; require-trusted-types-for 'script'"
+# A module waits for its modules, a slow machine for all of them.
+expect.set_options(timeout=30_000)
 PACE = 30  # tokens a second: an answer of 150 leaves time to kill its engine in the midst
 
 
@@ -109,3 +115,26 @@ async def visit(browser: Browser, demo: Demo) -> AsyncIterator[Visit]:
     yield visit
     assert visit.problems == []
     assert visit.hosts == {urlsplit(demo.url).netloc}
+
+
+@pytest.fixture
+async def modules(browser: Browser) -> AsyncIterator[Page]:
+    """An empty page with the modules beside it."""
+    page = await browser.new_page()
+
+    async def serve(route: Route) -> None:
+        path = STATIC / route.request.url.removeprefix(SITE).lstrip("/")
+        if path.suffix == ".js":
+            await route.fulfill(path=path, content_type="text/javascript")
+        else:
+            await route.fulfill(
+                body="<!doctype html><title>x</title>",
+                content_type="text/html",
+                headers={"Content-Security-Policy": POLICY},
+            )
+
+    await page.route(f"{SITE}/**", serve)
+    await page.goto(SITE)
+    yield page
+    assert await page.evaluate("window.hurt === undefined")
+    await page.close()

@@ -121,6 +121,25 @@ async def test_the_stop_button_ends_the_answer_and_its_session(visit: Visit) -> 
     assert session(visit)[1] == "stopped"
 
 
+async def test_a_reload_and_a_killed_gateway_lose_nothing(visit: Visit) -> None:
+    page = visit.page
+    await ask(visit)
+    await wait_for_words(visit, 10)
+    await page.reload()
+    await expect(page.locator(".message.user")).to_have_text(QUESTION)
+    await wait_for_words(visit, 25)
+    gateway = visit.demo.stack.gateway()
+    gateway.kill()
+    await expect(page.get_by_role("status")).to_contain_text("Reconnecting")
+    gateway.start_again()
+    await expect(page.get_by_role("status")).to_contain_text("Answer finished: 150 tokens")
+    session_id, state, _, _ = session(visit)
+    assert state == "completed"
+    assert words(await shown(visit)) == words(stored_log(visit.demo.stack, session_id).text)
+    # What the browser says of a server that is not there is to be expected.
+    visit.problems[:] = [one for one in visit.problems if "net::ERR" not in one]
+
+
 async def test_shift_enter_breaks_the_line_and_enter_sends(visit: Visit) -> None:
     page = visit.page
     box = page.get_by_label("Your message")

@@ -192,7 +192,7 @@ async def test_stop_answer_again_and_copy(browser: Browser, shop: Shop) -> None:
 async def settled(view: Window, session: str) -> str:
     """The text of a stopped answer, once the page has all of it."""
     async with asyncio.timeout(20):
-        while words(await view.shown()) != words(view.shop.stored(session)):
+        while words(await view.shown()) != words(view.shop.stored(session)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return await view.shown()
 

@@ -69,6 +69,7 @@ def test_without_demo_mode_there_is_a_landing_page_and_nothing_else(client, node
     assert "curl -N http://testserver/v1/chat/completions" in page.text
     assert "ubd_" not in page.text
     assert client.get("/demo/nodes").status_code == 404
+    assert client.get("/demo/widget").status_code == 404
     assert client.post("/demo/nodes/node-a/kill").status_code == 404
 
 
@@ -83,10 +84,18 @@ def test_the_page_gives_its_visitor_a_token_and_knows_them_again(client, demo):
     assert read_demo_token(config_of(client.get("/"))["token"]) != "visitor-somebody-else"
 
 
+def test_the_widgets_page_has_the_same_visitor(client, demo):
+    visitor = read_demo_token(config_of(client.get("/"))["token"])
+    page = client.get("/demo/widget")
+    token = re.search(r'src="/static/streaming/widget.js" data-token="([^"]+)"', page.text)
+    assert token is not None
+    assert read_demo_token(token[1]) == visitor
+
+
 def test_nothing_on_the_pages_is_inline(client, settings, demo):
-    for mode in (True, False):
+    for mode, path in ((True, "/"), (True, "/demo/widget"), (False, "/")):
         settings.STREAMING = dataclasses.replace(settings.STREAMING, demo=mode)
-        page = client.get("/")
+        page = client.get(path)
         policy = page["Content-Security-Policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy

@@ -1,19 +1,25 @@
 /** The demo page: a conversation, and what happens behind it. */
 
-import { AnswerFailed, ask } from "./answer.js";
 import { MarkdownView } from "./markdown.js";
 import { Nodes } from "./nodes.js";
+import { UnbrokenClient } from "./unbroken.js";
+import { Painter } from "./widget/painter.js";
+import { Scroller } from "./widget/scroller.js";
+import { ConversationStore, lastMessages } from "./widget/storage.js";
 import * as words from "./words.js";
 
 const HISTORY_CHARACTERS = 6000; // what fits the small model's context with room for the answer
-const NEAR_BOTTOM = 80;
 
 const $ = (id) => document.getElementById(id);
 const config = JSON.parse($("config").textContent);
 const [history, question, status] = [$("history"), $("question"), $("status")];
 
+const client = new UnbrokenClient({ token: config.token, namespace: "demo" });
+const store = new ConversationStore("demo");
+const scroller = new Scroller(history);
+const painter = new Painter({ after: () => scroller.keep() });
 let messages = [];
-let running = null; // {controller, began} while an answer is coming
+let running = null; // the Course of the answer that is coming
 const nodes = new Nodes(config, $("nodes"), $("nodes-problem"), (name) => {
   log("killed", `You killed ${name}.`);
 });
@@ -28,124 +34,191 @@ question.addEventListener("keydown", (event) => {
   submit(question.value);
 });
 question.addEventListener("input", fitQuestion);
-$("stop").addEventListener("click", () => running?.controller.abort());
+$("stop").addEventListener("click", () => running?.stop());
 $("new-chat").addEventListener("click", startOver);
 $("seams").addEventListener("change", showSeams);
 for (const sample of document.querySelectorAll(".sample")) {
   sample.addEventListener("click", () => submit(sample.textContent));
 }
 showSeams();
+restore();
 
 function submit(text) {
   if (running || !text.trim()) return;
   question.value = "";
   fitQuestion();
-  $("welcome").hidden = true;
-  addMessage("user").textContent = text;
+  scroller.following = true;
+  addQuestion(text);
   messages.push({ role: "user", content: text });
   // Not on a phone: it would bring up the keyboard over the answer.
   if (matchMedia("(pointer: fine)").matches) question.focus();
-  answer();
+  clearLog();
+  const key = Array.from(crypto.getRandomValues(new Uint8Array(16))).join("-");
+  store.save({ messages, key });
+  say("Waiting for the first word…");
+  new Course(start(key), key).follow();
 }
 
-async function answer() {
-  const controller = new AbortController();
-  const me = { controller, began: performance.now() };
-  running = me;
-  setBusy(true);
-  clearLog();
-  const body = addMessage("assistant");
-  body.classList.add("waiting");
-  const view = new MarkdownView(body);
-  const draw = painter(view);
-  const course = new Course(view, body);
-  say("Waiting for the first word…");
-  try {
-    const end = await ask(config, recent(), course.tell(draw), controller.signal);
-    report("end", words.finished(end, course.seams));
-  } catch (error) {
-    if (controller.signal.aborted) report("end", "You stopped the answer.");
-    else if (error instanceof AnswerFailed) fail(body, error.message);
+/** The same key is the same answer, also when this page was reloaded before it heard of it. */
+function start(key) {
+  const request = {
+    model: config.model,
+    messages: lastMessages(messages, HISTORY_CHARACTERS),
+    stream: true,
+    max_tokens: config.maxTokens,
+    temperature: 0.7,
+    top_p: 0.9,
+  };
+  return client.start(request, { idempotencyKey: key });
+}
+
+/** After a reload: what there was, and the answer that was coming. */
+function restore() {
+  const kept = store.load();
+  if (!kept) return;
+  ({ messages } = kept);
+  for (const { role, content } of messages) {
+    if (role === "user") addQuestion(content);
     else {
-      fail(body, "This page could not read the answer.");
-      throw error;
-    }
-  } finally {
-    draw.now();
-    body.classList.remove("waiting", "recovering", "streaming");
-    if (running === me) {
-      if (view.source) messages.push({ role: "assistant", content: view.source });
-      running = null;
-      nodes.serving("");
-      setBusy(false);
+      const view = new MarkdownView(addMessage("assistant"));
+      view.append(content);
+      view.render();
     }
   }
+  const answer = kept.session ? client.resume(kept.session) : start(kept.key);
+  new Course(answer, kept.key, kept).follow();
 }
 
 /** What happens to one answer, on its way to the page. */
 class Course {
-  seams = 0;
-  #view;
-  #body;
+  #answer;
+  #key;
+  #body = addMessage("assistant");
+  #view = new MarkdownView(this.#body);
+  #drawn = 0; // characters
+  #seams; // {at, note}: after so many characters
+  #marked = 0; // how many of them
   #failures = [];
   #node = "";
   #nodeBegan = 0; // the last token before this node's first
+  #isStopped = false;
+  #isOver;
+  began = performance.now();
 
-  constructor(view, body) {
-    this.#view = view;
-    this.#body = body;
+  /** @param {{seams?: object[], isOver?: boolean}} kept what was known of it before a reload */
+  constructor(answer, key, { seams = [], isOver = false } = {}) {
+    this.#answer = answer;
+    this.#key = key;
+    this.#seams = seams;
+    this.#isOver = isOver;
   }
 
-  tell(draw) {
-    return {
-      text: (text, seq) => {
-        this.#body.classList.replace("waiting", "streaming");
-        this.#view.append(text);
-        nodes.serving(this.#node, `answering · ${seq - this.#nodeBegan} tokens`);
-        draw();
-      },
-      attempt: ({ attempt, node, seq }) => {
-        [this.#node, this.#nodeBegan] = [node, seq];
-        nodes.serving(node, attempt === 1 ? "reading the question" : "taking over");
-        say(attempt === 1 ? `${node} is answering…` : `${node} is taking over…`);
-        if (attempt === 1) log("start", `${node} took the question.`);
-      },
-      recovering: (data) => {
-        this.#failures.push(data);
-        this.#body.classList.add("recovering");
-        nodes.serving("");
-        log("fail", `${words.failure(data)}.`);
-        say(`${words.failure(data)}. Recovering…`);
-      },
-      recovered: (data) => {
-        const note = words.seam(this.#failures.splice(0), data);
-        this.#body.classList.remove("recovering");
-        this.seams += 1;
-        if (data.seq) this.#view.mark(() => seamMark(note));
-        report("recover", words.recovery(data));
-        draw();
-      },
+  async follow() {
+    running = this;
+    setBusy(true);
+    this.#body.classList.add("waiting");
+    this.#listen();
+    let lastWord = () => {};
+    try {
+      const { finishReason: finish } = await this.#answer.finished;
+      const end = { finish, tokens: this.#answer.seq };
+      const isStopped = this.#answer.state === "stopped";
+      const said = isStopped ? "You stopped the answer." : words.finished(end, this.#seams.length);
+      lastWord = () => report("end", said);
+    } catch (error) {
+      lastWord = () => fail(this.#body, error);
+    }
+    this.#isOver = true;
+    this.#isStopped = false;
+    this.#draw();
+    this.#body.classList.remove("waiting", "recovering", "streaming");
+    if (running !== this) return; // a new chat has begun
+    lastWord();
+    this.#save();
+    if (this.#answer.text) messages = [...messages, { role: "assistant", content: this.#answer.text }];
+    running = null;
+    nodes.serving("");
+    setBusy(false);
+  }
+
+  /** Seen at once; what was on its way comes with the end. */
+  stop() {
+    this.#isStopped = true;
+    $("stop").disabled = true;
+    say("Stopping…");
+    this.#answer.stop().catch((error) => fail(this.#body, error));
+  }
+
+  #listen() {
+    const on = (name, act) => this.#answer.addEventListener(name, ({ detail }) => act(detail));
+    const begun = () => {
+      if (!this.#answer.id) return;
+      this.#answer.removeEventListener("change", begun);
+      this.#save();
     };
+    this.#answer.addEventListener("change", begun);
+    on("text", ({ seq }) => {
+      this.#body.classList.replace("waiting", "streaming");
+      nodes.serving(this.#node, `answering · ${seq - this.#nodeBegan} tokens`);
+      painter.soon(() => this.#draw());
+    });
+    on("attempt", ({ attempt, node, seq }) => {
+      [this.#node, this.#nodeBegan] = [node, seq];
+      nodes.serving(node, attempt === 1 ? "reading the question" : "taking over");
+      say(attempt === 1 ? `${node} is answering…` : `${node} is taking over…`);
+      if (attempt === 1) log("start", `${node} took the question.`);
+    });
+    on("recovering", (data) => {
+      this.#failures.push(data);
+      this.#body.classList.add("recovering");
+      nodes.serving("");
+      log("fail", `${words.failure(data)}.`);
+      say(`${words.failure(data)}. Recovering…`);
+    });
+    on("recovered", (data) => {
+      const note = words.seam(this.#failures.splice(0), data);
+      this.#body.classList.remove("recovering");
+      if (data.seq) this.#seams.push({ at: this.#answer.text.length, note });
+      this.#save();
+      report("recover", words.recovery(data));
+      painter.soon(() => this.#draw());
+    });
+    let wasLost = false;
+    on("state", (state) => {
+      if (state === "reconnecting") report("fail", "The connection to the gateway is lost. Reconnecting…");
+      if (state === "streaming" && wasLost) report("recover", "Connected again: not a token was missed.");
+      wasLost = state === "reconnecting";
+      this.#body.classList.toggle("recovering", wasLost);
+    });
   }
-}
 
-/** Draws at most once per frame; `now()` draws what is still waiting. */
-function painter(view) {
-  let due = 0;
-  const paint = () => {
-    due = 0;
-    const follow = history.scrollHeight - history.scrollTop - history.clientHeight < NEAR_BOTTOM;
-    view.render();
-    if (follow) scrollToEnd();
-  };
-  const draw = () => {
-    due ||= requestAnimationFrame(paint);
-  };
-  draw.now = () => {
-    cancelAnimationFrame(due);
-    paint();
-  };
-  return draw;
+  /** Whether that was all there is. */
+  #draw() {
+    if (this.#isStopped) return true;
+    const { text, seq } = this.#answer;
+    for (const { at, note } of this.#seams.slice(this.#marked)) {
+      if (at > text.length) break;
+      this.#append(text.slice(this.#drawn, at));
+      this.#view.mark(() => seamMark(note));
+      this.#marked += 1;
+    }
+    this.#append(text.slice(this.#drawn));
+    if (!this.#isOver && !this.#view.renderSome()) return false;
+    if (this.#isOver) this.#view.render();
+    this.#answer.rendered(seq);
+    return true;
+  }
+
+  #append(text) {
+    this.#view.append(text);
+    this.#drawn += text.length;
+  }
+
+  #save() {
+    if (running !== this) return;
+    const [key, session] = [this.#key, this.#answer.id || undefined];
+    store.save({ messages, key, session, seams: this.#seams, isOver: this.#isOver });
+  }
 }
 
 function seamMark(note) {
@@ -160,12 +233,9 @@ function seamMark(note) {
   return mark;
 }
 
-/** The newest messages that fit; the question itself always goes along. */
-function recent() {
-  let room = HISTORY_CHARACTERS;
-  let first = messages.length - 1;
-  while (first > 0 && (room -= messages[first - 1].content.length) > 0) first -= 1;
-  return messages.slice(first);
+function addQuestion(text) {
+  $("welcome").hidden = true;
+  addMessage("user").textContent = text;
 }
 
 function addMessage(role) {
@@ -176,23 +246,25 @@ function addMessage(role) {
   body.className = "body";
   message.append(body);
   history.append(message);
-  scrollToEnd();
+  scroller.keep();
   return body;
 }
 
-function fail(body, reason) {
+function fail(body, error) {
+  const reason = error.reference ? `${error.message} (Reference ${error.reference})` : error.message;
   const notice = document.createElement("p");
   notice.className = "notice";
   notice.textContent = reason;
   body.after(notice);
   report("fail", reason);
-  scrollToEnd();
+  scroller.keep();
 }
 
 function startOver() {
-  running?.controller.abort();
+  running?.stop();
   running = null;
   messages = [];
+  store.clear();
   for (const message of history.querySelectorAll(".message")) message.remove();
   $("welcome").hidden = false;
   nodes.serving("");
@@ -205,16 +277,13 @@ function startOver() {
 function setBusy(busy) {
   $("send").hidden = busy;
   $("stop").hidden = !busy;
+  $("stop").disabled = false;
   history.setAttribute("aria-busy", String(busy));
 }
 
 function fitQuestion() {
   question.style.height = "auto";
   question.style.height = `${question.scrollHeight}px`;
-}
-
-function scrollToEnd() {
-  history.scrollTop = history.scrollHeight;
 }
 
 function showSeams() {

@@ -74,30 +74,36 @@ export function shielded(text, inCode = false) {
   return parts;
 }
 
-/** One run of inline text. `write(parts, start, end, inCode)` puts a slice of the source. */
+/**
+ * One run of inline text. `write(parts, start, end, inCode)` puts a slice of the source. It works on a
+ * slice of its own: what it looks for it must not look for in all of a long answer.
+ */
 export class Inline {
-  #source;
+  #whole;
   #write;
+  #source = ""; // the run
   #parts = [];
   #open = []; // {at: index in parts, mark, closes, opens}
   #end = 0;
   #unclosed = new Set(); // lengths of backtick runs that have no partner any more
 
   constructor(source, write) {
-    this.#source = source;
+    this.#whole = source;
     this.#write = write;
   }
 
   /** @returns {(string | Node)[]} */
-  parse(start, end) {
-    const source = this.#source;
-    this.#end = end;
-    let done = start;
-    let at = start;
+  parse(start, stop) {
+    const write = this.#write;
+    this.#write = (parts, from, to, inCode) => write(parts, start + from, start + to, inCode);
+    const source = (this.#source = this.#whole.slice(start, stop));
+    const end = (this.#end = source.length);
+    let done = 0;
+    let at = 0;
     for (;;) {
       SPECIAL.lastIndex = at;
       const match = SPECIAL.exec(source);
-      if (!match || match.index >= end) break;
+      if (!match) break;
       at = match.index;
       const next = this.#special(at, done);
       if (next > at) done = at = next;

@@ -8,9 +8,9 @@ export class Scroller {
 
   /**
    * @param {HTMLElement} box what scrolls
-   * @param {(following: boolean) => void} told called when the reader leaves the end or comes back
+   * @param {(following: boolean) => void} [told] called when the reader leaves the end or comes back
    */
-  constructor(box, told) {
+  constructor(box, told = () => {}) {
     this.#box = box;
     box.addEventListener("scroll", () => {
       const following = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
