@@ -31,8 +31,7 @@ SWITCHES = [
 STATIC = Path(streaming.__file__).parent / "static" / "streaming"
 SITE = "http://modules.localhost"
 POLICY = "default-src 'none'; script-src 'self'; require-trusted-types-for 'script'"
-# A module waits for its modules, a slow machine for all of them.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=20_000)  # of five seconds a machine at work makes short ones
 PACE = 30  # tokens a second: an answer of 150 leaves time to kill its engine in the midst
 
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.browser
 
 QUESTION = "Tell me something [[tokens={}]][[alphabet={}]]"
 LONG = QUESTION.format(300, "plain")
+LONGER = QUESTION.format(700, "plain")
 SHORT = QUESTION.format(12, "plain")
 
 
@@ -101,7 +102,7 @@ async def test_an_answer_on_a_page_that_allows_nothing_of_its_own(
 
 async def test_a_killed_engine_a_reload_and_a_lost_connection(browser: Browser, shop: Shop) -> None:
     async with window(browser, shop, complains=True) as view:
-        await view.ask(LONG)
+        await view.ask(LONGER)
         await view.words(10)
         await watch_states(view)
         shop.kill_answering()
@@ -110,7 +111,7 @@ async def test_a_killed_engine_a_reload_and_a_lost_connection(browser: Browser, 
 
         await view.page.reload()
         await view.launcher.click()
-        await expect(view.chat.locator(".question")).to_have_text(LONG)
+        await expect(view.chat.locator(".question")).to_have_text(LONGER)
         await view.words(30)
         await watch_states(view)
         await view.page.context.set_offline(True)
@@ -200,7 +201,7 @@ async def settled(view: Window, session: str) -> str:
 async def test_errors_have_a_reference_and_a_second_try(browser: Browser, shop: Shop) -> None:
     shop.stack.manage("switch", "failover", "off", "--model", "sim-model")
     async with window(browser, shop, complains=True) as view:
-        await view.ask(LONG)
+        await view.ask(LONGER)
         await view.words(8)
         shop.kill_answering()
         await view.finished()

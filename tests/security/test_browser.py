@@ -117,7 +117,7 @@ async def test_pages_of_other_origins(browser: Browser, house: House, products: 
     status, _, text = await page.evaluate(FETCHED, [house.url, "ub-embed-x", "{}"])
     assert (status, json.loads(text)["error"]["code"]) == (401, "invalid_api_key")
     assert (await page.evaluate(TALKED, talked))[0] == "ready"
-    names = await page.evaluate("async (url) => Object.keys(await import(url))", house.url + "/static/streaming/sse.js")  # fmt: skip
+    names = await page.evaluate("async (url) => Object.keys(await import(url))", house.url + "/static/streaming/unbroken.js")  # fmt: skip
     assert names
 
     evil = await open_page(browser, products.evil)

@@ -29,7 +29,7 @@ class Version {
   #drawn = 0;
 
   /**
-   * @param {import("../client/answer.js").Answer} answer
+   * @param {import("../unbroken.js").Answer} answer
    * @param {boolean} isQuiet whether the reader knows how it ended
    */
   constructor(answer, isQuiet, codeHead) {
