@@ -101,6 +101,7 @@ async def test_an_answer_on_a_page_that_allows_nothing_of_its_own(
 
 
 async def test_a_killed_engine_a_reload_and_a_lost_connection(browser: Browser, shop: Shop) -> None:
+    before = shop.sessions()
     async with window(browser, shop, complains=True) as view:
         await view.ask(LONGER)
         await view.words(10)
@@ -119,7 +120,7 @@ async def test_a_killed_engine_a_reload_and_a_lost_connection(browser: Browser, 
         await view.page.context.set_offline(False)
         await expect(view.chat.locator(".offline")).to_be_hidden()
         await is_whole(view)
-        assert shop.sessions() == 2, "nothing was asked twice"
+        assert shop.sessions() == before + 1, "nothing was asked twice"
 
         # A conversation goes on after a reload, and what is over is not told again.
         await view.page.reload()
@@ -215,9 +216,12 @@ async def test_errors_have_a_reference_and_a_second_try(browser: Browser, shop: 
             await view.page.emulate_media(color_scheme=scheme)
             assert await view.complaints() == [], scheme
         shop.stack.manage("switch", "failover", "on", "--model", "sim-model")
-        await notice.get_by_role("button", name="Try again").click()
+        async with asyncio.timeout(90):  # the gateway has yet to hear of the switch
+            while await notice.is_visible():
+                await notice.get_by_role("button", name="Try again").click()
+                await view.finished()
         await is_whole(view)
-        await expect(notice).to_be_hidden()
+        await expect(view.answer.locator(".body")).to_have_count(1)
 
 
 async def test_a_secret_key_is_refused_aloud(browser: Browser, shop: Shop) -> None:

@@ -14,7 +14,9 @@ const $ = (id) => document.getElementById(id);
 const config = JSON.parse($("config").textContent);
 const [history, question, status] = [$("history"), $("question"), $("status")];
 
-const client = new UnbrokenClient({ token: config.token, namespace: "demo" });
+// Over server-sent events: a WebSocket does not say which engine begins.
+const transports = ["sse", "longpoll", "plain"];
+const client = new UnbrokenClient({ token: config.token, namespace: "demo", transports });
 const store = new ConversationStore("demo");
 const scroller = new Scroller(history);
 const painter = new Painter({ after: () => scroller.keep() });
@@ -41,7 +43,6 @@ for (const sample of document.querySelectorAll(".sample")) {
   sample.addEventListener("click", () => submit(sample.textContent));
 }
 showSeams();
-restore();
 
 function submit(text) {
   if (running || !text.trim()) return;
@@ -99,6 +100,7 @@ class Course {
   #seams; // {at, note}: after so many characters
   #marked = 0; // how many of them
   #failures = [];
+  #tokens = 0;
   #node = "";
   #nodeBegan = 0; // the last token before this node's first
   #isStopped = false;
@@ -121,7 +123,7 @@ class Course {
     let lastWord = () => {};
     try {
       const { finishReason: finish } = await this.#answer.finished;
-      const end = { finish, tokens: this.#answer.seq };
+      const end = { finish, tokens: this.#tokens };
       const isStopped = this.#answer.state === "stopped";
       const said = isStopped ? "You stopped the answer." : words.finished(end, this.#seams.length);
       lastWord = () => report("end", said);
@@ -157,7 +159,8 @@ class Course {
       this.#save();
     };
     this.#answer.addEventListener("change", begun);
-    on("text", ({ seq }) => {
+    on("text", ({ seq, text }) => {
+      if (text) this.#tokens = seq; // the token that ends an answer says nothing
       this.#body.classList.replace("waiting", "streaming");
       nodes.serving(this.#node, `answering · ${seq - this.#nodeBegan} tokens`);
       painter.soon(() => this.#draw());
@@ -315,3 +318,5 @@ function clearLog() {
   $("log").textContent = "";
   $("log-empty").hidden = false;
 }
+
+restore();

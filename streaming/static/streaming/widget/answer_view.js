@@ -113,7 +113,8 @@ export class AnswerView {
 
   /** Go on with the answer that failed, in its place. */
   replace(answer) {
-    this.#versions.splice(this.#shown, 1);
+    const [failed] = this.#versions.splice(this.#shown, 1);
+    failed.body.remove();
     this.follow(answer);
   }
 
