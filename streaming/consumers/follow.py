@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from streaming.conf import conf
 from streaming.consumers.heartbeat import silence
 from streaming.consumers.openai_format import usage_of
+from streaming.consumers.socket_messages import Message, now_text
 from streaming.core.levels import Level
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError, error_from_openai
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from streaming.consumers.websocket import ChatSocket
 
 SENT_REMEMBERED = 64
-
-Message = dict[str, Any]
-
-
-def now_text() -> str:
-    """The time, as messages tell it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Follow:
