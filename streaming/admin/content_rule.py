@@ -72,6 +72,11 @@ class ContentRuleAdmin(OfTenant, WithRowFilters, WithPages, AuditedAdmin):
     def audit_subject(self, obj: ContentRule) -> tuple[str, int | None]:
         return f"rule:{obj.name}", obj.tenant_id
 
+    def announce(self, request: HttpRequest, obj: Any, did: str, **data: Any) -> None:
+        if "action" in data:  # which is the name of what is audited
+            data["does"] = data.pop("action")
+        super().announce(request, obj, did, **data)
+
     def get_urls(self) -> list[Any]:
         def page(where: str, view: Any, name: str) -> Any:
             return path(

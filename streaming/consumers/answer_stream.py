@@ -89,6 +89,8 @@ class AnswerStream:
             await self._follow(loop)
         finally:
             SSE_CONNECTIONS.value -= 1
+            # One that took nothing to the last was not looked at since.
+            self._quality.look((self._attachment.reader,), loop.time())
             self._quality.closed()
             connection_ended(self._writer.protocol, self._end, loop.time() - self._born)
 
@@ -115,7 +117,8 @@ class AnswerStream:
                             self._raise_error(piece.terminal)
                     # After tokens too: news that came while they were sent wakes nobody again.
                     await self._send(self._due_controls())
-                    await self._send(self._due_quality(loop.time()))
+                    if told := self._due_quality(loop.time()):
+                        await self._send(told)
                     self._look_at_state()
         finally:
             starter.cancel()
@@ -190,4 +193,5 @@ class AnswerStream:
 
     def _due_controls(self) -> bytes:
         """Control events that stand at the reader's cursor."""
-        return b"".join(self._writer.control(event) for event in self._attachment.due_controls())
+        due = self._attachment.due_controls()
+        return b"".join(map(self._writer.control, due)) if due else b""

@@ -24,7 +24,7 @@ from streaming.consumers.session_events import (
 )
 from streaming.consumers.wishes import wants_quality, wishes_of
 from streaming.core.levels import Level
-from streaming.errors import AuthenticationFailed, GatewayError, InvalidRequest, NotFound
+from streaming.errors import GatewayError, InvalidRequest, NotFound
 from streaming.runtime.adoption import StoredSession, stored_session
 from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.quality import ConnectionQuality
@@ -39,9 +39,8 @@ from streaming.services.attach import (
 )
 from streaming.services.chat_requests import read_chat_request
 from streaming.services.embed_tokens import apply_grant
-from streaming.services.origins import check_origin_for
 from streaming.services.stored_answer import answer_pieces
-from streaming.services.stream_tokens import mint_stream_token, opens
+from streaming.services.stream_tokens import check_stream_token, mint_stream_token
 
 
 def session_id_of(request: Request) -> UUID:
@@ -186,13 +185,11 @@ class SessionEventsConsumer(StreamConsumer):
         if token is None:
             principal = await request_principal(gateway, request)
             return await find(gateway, principal, session_id)
-        if not opens(token, session_id):
-            raise AuthenticationFailed("The stream token is invalid or has expired.")
+        page = request.page
+        await check_stream_token(gateway.pool, token, session_id, page.origin, is_own=page.is_own)
         stored = await stored_session(gateway.pool, session_id)
         if stored is None:
             raise NotFound("There is no such session.")
-        page = request.page
-        await check_origin_for(gateway.pool, stored.tenant_id, page.origin, is_own=page.is_own)
         return stored
 
 

@@ -1,171 +1,83 @@
 """``/ws/chat/``: several sessions over one socket.
 
-A client that can set headers is authenticated by its handshake. A browser's script cannot: it offers
-the subprotocol ``unbroken.v1``, and its first message is ``auth`` with an embed token.
-
-``receive`` only routes: each session is followed by a task of its own, so that stop, acks and the
-disconnect are seen at once. Every protocol error is answered, none is dropped. The messages are
-written down in ``docs/protocol.md``.
+Who asks is settled in ``socket_entry``. ``receive`` only routes: each session is followed by a task
+of its own, so that stop, acks and the disconnect are seen at once. Every protocol error is answered,
+none is dropped. The messages are written down in ``docs/protocol.md``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Any, Literal
-from urllib.parse import parse_qs
-from uuid import UUID, uuid4
+from uuid import UUID
 
-import orjson
 import psycopg
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from streaming.conf import conf
-from streaming.consumers.cross_origin import is_allowed_by_any
-from streaming.consumers.heartbeat import silence
-from streaming.consumers.openai_format import usage_of
-from streaming.consumers.page import Page
-from streaming.consumers.request import decoded_headers, named_end_user
+from streaming.consumers.follow import Follow
+from streaming.consumers.socket_entry import RESTARTING, EntrySocket
+from streaming.consumers.socket_messages import (
+    Message,
+    now_text,
+    parsed,
+    seq_of,
+    session_id_of,
+    spelled,
+    text_of,
+)
 from streaming.consumers.wishes import update
 from streaming.core.chat import ChatRequest
 from streaming.core.levels import Level
-from streaming.core.state import SessionState
-from streaming.errors import (
-    AuthenticationFailed,
-    CursorBeyondLog,
-    GatewayError,
-    InvalidRequest,
-    JournalUnavailable,
-    NotFound,
-    NotPermitted,
-    OriginNotAllowed,
-    RequestTooLarge,
-    error_from_openai,
-)
+from streaming.errors import CursorBeyondLog, GatewayError, InvalidRequest
 from streaming.metrics import connection_ended
 from streaming.metrics.catalogue import WEBSOCKETS
-from streaming.runtime.gateway import Gateway, current
 from streaming.runtime.live import Principal
 from streaming.runtime.quality import ConnectionQuality
-from streaming.runtime.token_log import LogSlice
 from streaming.services import sessions
-from streaming.services.attach import (
-    Attachment,
-    attached,
-    check_cursor,
-    find,
-    note_end,
-    note_return,
-)
-from streaming.services.auth import authenticate, named
+from streaming.services.attach import check_cursor, find, note_end, note_return
+from streaming.services.auth import named
 from streaming.services.chat_requests import read_chat_request
 from streaming.services.embed_tokens import apply_grant
-from streaming.services.origins import check_origin
 from streaming.services.quality import with_quality
 
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 32
-SENT_REMEMBERED = 64
 WISHES = {"heartbeat", "coalesce"}
 """Those that the query may have."""
-RESTARTING = 1012
-UNAUTHORISED = 4401
-FORBIDDEN = 4403
-MALFORMED = 4400
-
-PROTOCOL = "unbroken.v1"
-AUTH_SECONDS = 10.0
-"""What a browser has for its first message."""
-MAX_AUTH_BYTES = 4096
-MAX_REF_BYTES = 4096
-
-Message = dict[str, Any]
 
 
-class ChatSocket(AsyncWebsocketConsumer):
+class ChatSocket(EntrySocket):
     """Client: ``auth``, ``start``, ``resume``, ``ack``, ``stop``, ``wish``, ``ping``. Server: ``ready``,
     ``session``, ``token``, ``recovering``, ``recovered``, ``done``, ``error``, ``quality``, ``ping``,
     ``pong``."""
 
-    _principal: Principal | None = None
-    _authorization: str | None = None
-    """What it was authenticated with: looked at again for whatever begins something."""
-    _deadline: asyncio.Task[None] | None = None
-    """Runs while the first message of a browser is awaited."""
+    _born = 0.0
+    _starting = 0
+    """Sessions that have yet to begin."""
+    _moved = False
+    """Whether it was told to come back on another connection."""
+    _tells_quality = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._following: dict[UUID, Follow] = {}
 
     async def connect(self) -> None:
-        self._following: dict[UUID, _Follow] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writing = asyncio.Lock()
-        query = parse_qs(self.scope.get("query_string", b"").decode("latin-1"))
-        self._cloudevents = query.get("envelope") == ["cloudevents"]
-        self._tells_quality = query.get("quality") == ["1"]
         self._quality = ConnectionQuality(self.scope.get("extensions", {}).get("unbroken.socket"))
-        self._request_id = uuid4().hex
-        headers = decoded_headers(self.scope)
-        self._page = Page(self.scope)
-        self._user = named_end_user(headers)
-        speaks_first = PROTOCOL in self.scope.get("subprotocols", [])
-        await self.accept(PROTOCOL if speaks_first else None)
-        try:
-            self._gateway = current()
-            update(self._quality.wishes, {name: query[name][-1] for name in WISHES & set(query)})
-            if self._page.is_foreign and not await is_allowed_by_any(self._page.origin or ""):
-                raise OriginNotAllowed
-            if speaks_first:
-                self._deadline = self._spawn(self._expect_auth())
-                return
-            authorization = headers.get("authorization")
-            if authorization is None:
-                authorization = self._cookie()
-            await self._enter(authorization)
-        except GatewayError as exc:
-            await self._turn_away(exc)
-        except psycopg.OperationalError as exc:
-            await self._turn_away(self._without_database(exc))
+        await super().connect()
 
-    async def _enter(self, authorization: str | None) -> None:
-        """Let somebody in, from now on. Raises ``AuthenticationFailed``, ``OriginNotAllowed``."""
-        self._principal = await self._holder(authorization)
-        self._authorization = authorization
+    def _read_query(self, query: dict[str, list[str]]) -> None:
+        self._tells_quality = query.get("quality") == ["1"]
+        update(self._quality.wishes, {name: query[name][-1] for name in WISHES & set(query)})
+
+    def _entered(self) -> None:
         self._born = asyncio.get_running_loop().time()
         WEBSOCKETS.value += 1
         self._spawn(self._heartbeat())
-
-    async def _holder(self, authorization: str | None) -> Principal:
-        """Whose credential it is, on this page. Raises as ``authenticate``, ``OriginNotAllowed``."""
-        principal = await authenticate(self._gateway, authorization, self._user)
-        check_origin(principal, self._page.origin, is_own=self._page.is_own)
-        return principal
-
-    def _cookie(self) -> str | None:
-        """The embed token that one of our own pages has in a cookie. Raises ``OriginNotAllowed``."""
-        if not self._page.token_cookie:
-            return None
-        self._page.check_first_party()
-        return f"Bearer {self._page.token_cookie}"
-
-    async def _expect_auth(self) -> None:
-        await asyncio.sleep(AUTH_SECONDS)
-        await self._turn_away(AuthenticationFailed("No auth message has come in time."))
-
-    async def _turn_away(self, error: GatewayError, cause: Any = None) -> None:
-        """Close, saying why."""
-        self._deadline = None
-        await self._tell_error(error, cause)
-        match error:
-            case AuthenticationFailed():
-                code = UNAUTHORISED
-            case NotPermitted():
-                code = FORBIDDEN
-            case _:
-                code = RESTARTING if error.http_status == 503 else MALFORMED
-        await self.close(code)
 
     async def disconnect(self, code: int) -> None:
         if self._principal is not None:
@@ -185,7 +97,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             return
         message: Any = None
         try:
-            message = _parsed(text_data, bytes_data)
+            message = parsed(text_data, bytes_data)
             kind = message.get("type")
             handler = self._handlers.get(kind) if isinstance(kind, str) else None
             if handler is None:
@@ -199,71 +111,16 @@ class ChatSocket(AsyncWebsocketConsumer):
         except Exception as exc:  # noqa: BLE001  the edge: the client gets an answer, the log the cause
             await self._tell_error(self._unforeseen(exc), message)
 
-    async def _receive_first(self, text: str | None, data: bytes | None) -> None:
-        """The first message of a browser. Whatever it is, nothing but ``auth`` is done."""
-        if self._deadline is None:
-            return  # it has been told why, and is being closed
-        self._deadline.cancel()
-        self._deadline = None
-        message: Any = None
-        try:
-            if len(text or data or "") > MAX_AUTH_BYTES:
-                raise RequestTooLarge("The auth message is too large.")
-            message = _parsed(text, data)
-            if message.get("type") != "auth":
-                raise AuthenticationFailed("The first message must be auth.")
-            await self._enter(self._token_of(message))
-            await self._tell_ready()
-        except GatewayError as exc:
-            await self._turn_away(exc, message)
-        except psycopg.OperationalError as exc:
-            await self._turn_away(self._without_database(exc), message)
-        except Exception as exc:  # noqa: BLE001  the edge: the client gets an answer, the log the cause
-            await self._turn_away(self._unforeseen(exc), message)
-
     # What clients ask for
-
-    async def _auth(self, message: Message) -> None:
-        """A fresh token for the same end user: ``{"type": "auth", "token": …}``."""
-        authorization = self._token_of(message)
-        principal = await self._holder(authorization)
-        own = self._authenticated
-        if (principal.tenant_id, principal.end_user) != (own.tenant_id, own.end_user):
-            raise NotPermitted("This socket belongs to another end user: open a new one.")
-        self._principal = principal
-        self._authorization = authorization
-        await self._tell_ready()
-
-    def _token_of(self, message: Message) -> str | None:
-        """Without a token: the cookie's, on pages of our own."""
-        token = _text(message, "token")
-        return self._cookie() if token is None else f"Bearer {token}"
-
-    async def _tell_ready(self) -> None:
-        principal = self._authenticated
-        until = principal.embed.expires_at if principal.embed else None
-        await self._send(
-            {
-                "type": "ready",
-                "server_time": _now(),
-                "user": principal.end_user,
-                "expires_at": until and until.isoformat(timespec="milliseconds"),
-            }
-        )
-
-    async def _entitled(self) -> Principal:
-        """Who asks, if the credential still opens anything. Raises as ``authenticate``."""
-        self._principal = await self._holder(self._authorization)
-        return self._principal
 
     async def _start(self, message: Message) -> None:
         """Begin an answer: ``{"type": "start", "ref": …, "request": {chat request}}``."""
         principal = await self._entitled()
         self._check_room()
-        body = apply_grant(principal, _spelled(message.get("request"), "request"))
+        body = apply_grant(principal, spelled(message.get("request"), "request"))
         chat = read_chat_request(body)
-        principal = with_quality(principal, _text(message, "level"), _text(message, "variant"))
-        rehearsal = sessions.parse_rehearsal(_text(message, "rehearse"), principal)
+        principal = with_quality(principal, text_of(message, "level"), text_of(message, "variant"))
+        rehearsal = sessions.parse_rehearsal(text_of(message, "rehearse"), principal)
         # Its own task: it may have to wait for its turn, acks and stops of others must not.
         self._starting += 1
         self._spawn(self._start_one(principal, chat, body, rehearsal, message))
@@ -302,8 +159,8 @@ class ChatSocket(AsyncWebsocketConsumer):
         """Follow a session from a cursor: ``{"type": "resume", "session": id, "seq": n}``."""
         await self._entitled()
         self._check_room()
-        session_id = _session_id(message)
-        cursor = _seq(message)
+        session_id = session_id_of(message)
+        cursor = seq_of(message)
         stored = await find(self._gateway, self._own(message), session_id)
         if session_id in self._following:
             raise InvalidRequest("This socket follows the session already.", param="session")
@@ -316,7 +173,7 @@ class ChatSocket(AsyncWebsocketConsumer):
         self._follow(session_id, stored.reference, cursor, message.get("ref"), stored.epoch, level)
 
     async def _ack(self, message: Message) -> None:
-        session_id, seq = _session_id(message), _seq(message)
+        session_id, seq = session_id_of(message), seq_of(message)
         follow = self._following.get(session_id)
         if follow is not None and follow.attachment is not None:
             reader = follow.attachment.reader
@@ -333,7 +190,7 @@ class ChatSocket(AsyncWebsocketConsumer):
     async def _stop(self, message: Message) -> None:
         await self._entitled()
         # Its own task: a stop may have to wait for another process, acks must not.
-        self._spawn(self._stop_one(_session_id(message), self._own(message), message))
+        self._spawn(self._stop_one(session_id_of(message), self._own(message), message))
 
     async def _stop_one(self, session_id: UUID, principal: Principal, message: Message) -> None:
         try:
@@ -360,10 +217,10 @@ class ChatSocket(AsyncWebsocketConsumer):
             await self._send({"type": "quality", **self._quality.told()})
 
     async def _ping(self, message: Message) -> None:
-        await self._send({"type": "pong", "server_time": _now()})
+        await self._send({"type": "pong", "server_time": now_text()})
 
     _handlers: dict[str, Callable[[ChatSocket, Message], Awaitable[None]]] = {
-        "auth": _auth,
+        "auth": EntrySocket._auth,
         "start": _start,
         "resume": _resume,
         "ack": _ack,
@@ -374,23 +231,7 @@ class ChatSocket(AsyncWebsocketConsumer):
 
     def _own(self, message: Message) -> Principal:
         """The principal, as the end user that the client's backend speaks for."""
-        return named(self._authenticated, _text(message, "user") or None)
-
-    @property
-    def _authenticated(self) -> Principal:
-        assert self._principal is not None
-        return self._principal
-
-    def _without_database(self, cause: psycopg.OperationalError) -> GatewayError:
-        logger.warning(
-            "no database for a message: %s", cause, extra={"request_id": self._request_id}
-        )
-        return JournalUnavailable("The database cannot be reached.", retry_after=1)
-
-    def _unforeseen(self, cause: Exception) -> GatewayError:
-        """Log what nobody foresaw, and tell the client where to find it."""
-        logger.error("a message failed", exc_info=cause, extra={"request_id": self._request_id})
-        return GatewayError(f"The gateway failed to answer; it is logged as {self._request_id}.")
+        return named(self._authenticated, text_of(message, "user") or None)
 
     def _check_room(self) -> None:
         if len(self._following) + self._starting >= MAX_SESSIONS:
@@ -401,16 +242,10 @@ class ChatSocket(AsyncWebsocketConsumer):
     def _follow(
         self, session_id: UUID, reference: str, cursor: int, ref: Any, epoch: int, level: Level
     ) -> None:
-        follow = _Follow(self, self._gateway, session_id, reference, cursor, ref, epoch, level)
+        follow = Follow(self, self._gateway, session_id, reference, cursor, ref, epoch, level)
         self._following[session_id] = follow
         task = self._spawn(follow.run())
         task.add_done_callback(lambda _: self._following.pop(session_id, None))
-
-    def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _heartbeat(self) -> None:
         """A ping whenever nothing else was sent for the interval; and leaving when we must.
@@ -441,42 +276,7 @@ class ChatSocket(AsyncWebsocketConsumer):
             if any(follow.recovering for follow in self._following.values()):
                 interval = min(interval, conf().recovering_ping_seconds)
             if loop.time() - self._sent_at >= interval:
-                await self._send({"type": "ping", "server_time": _now()})
-
-    async def _send(self, message: Message) -> None:
-        if self._cloudevents and message["type"] != "token":
-            message = {
-                "specversion": "1.0",
-                "id": uuid4().hex,
-                "source": "/ws/chat/",
-                "type": f"unbroken.{message['type']}",
-                "time": _now(),
-                "datacontenttype": "application/json",
-                "data": message,
-            }
-        async with self._writing:
-            self._sent_at = asyncio.get_running_loop().time()
-            await self.send(text_data=orjson.dumps(message).decode())
-
-    async def _tell_error(
-        self, exc: GatewayError, cause: Any = None, session_id: UUID | None = None
-    ) -> None:
-        """``cause``: the client's message that it answers, as far as it could be read."""
-        message: Message = {"type": "error", **exc.as_openai()}
-        if exc.retry_after is not None:
-            message["error"]["retry_after"] = round(exc.retry_after, 3)
-        if isinstance(cause, dict) and cause.get("ref") is not None:
-            message["ref"] = cause["ref"]
-        if session_id is not None:
-            message["session"] = str(session_id)
-        await self._send(message)
-
-    _sent_at = 0.0
-    _born = 0.0
-    _starting = 0
-    """Sessions that have yet to begin."""
-    _moved = False
-    """Whether it was told to come back on another connection."""
+                await self._send({"type": "ping", "server_time": now_text()})
 
 
 class UnknownSocket(AsyncWebsocketConsumer):
@@ -484,185 +284,3 @@ class UnknownSocket(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         await self.close()
-
-
-class _Follow:
-    """One session on one socket."""
-
-    def __init__(
-        self,
-        socket: ChatSocket,
-        gateway: Gateway,
-        session_id: UUID,
-        reference: str,
-        cursor: int,
-        ref: Any,
-        epoch: int,
-        level: Level,
-    ) -> None:
-        self._socket = socket
-        self._gateway = gateway
-        self._session_id = session_id
-        self._cursor = cursor
-        self.recovering = False
-        self.attachment: Attachment | None = None
-        self._level = level
-        self._sent: deque[tuple[int, float]] = deque(maxlen=SENT_REMEMBERED)
-        """What was sent last, and when: acknowledgements tell the round trip."""
-        self._opening: Message = {
-            "type": "session",
-            "session": str(session_id),
-            "reference": reference,
-            "epoch": epoch,
-            "seq": cursor,
-            "server_time": _now(),
-            "heartbeat_seconds": socket._quality.heartbeat,
-            "silence_seconds": silence(socket._quality.wishes.heartbeat),
-            "resume_window_seconds": conf().resume_window,
-            "level": level.value,
-        }
-        if ref is not None:
-            self._opening["ref"] = ref
-
-    def heed_quality(self) -> None:
-        """The connection is better or worse than it was, or its client wants something else."""
-        if self.attachment is not None:
-            self._socket._quality.stands_for(self.attachment.reader)
-            self.attachment.window = self._socket._quality.coalesce_ms(self._level) / 1000
-            self.attachment.note_health()
-
-    def note_round_trip(self, seq: int) -> None:
-        """The client has acknowledged ``seq``."""
-        while self._sent and self._sent[0][0] <= seq:
-            sent, at = self._sent.popleft()
-            if sent == seq:
-                now = asyncio.get_running_loop().time()
-                self._socket._quality.note_round_trip(now - at)
-
-    async def run(self) -> None:
-        socket = self._socket
-        loop = asyncio.get_running_loop()
-        connection = socket.scope.get("extensions", {}).get("unbroken.socket")
-        try:
-            with attached(
-                self._gateway, self._session_id, self._cursor, connection, "websocket"
-            ) as attachment:
-                self.attachment = attachment
-                self.heed_quality()
-                await socket._send(self._opening)
-                async with aclosing(attachment.pieces()) as pieces:
-                    async for piece in pieces:
-                        if piece is not None:
-                            await self._tell_controls(attachment)
-                            await self._tell_tokens(attachment, piece)
-                            attachment.reader.sent(piece.last_seq, loop.time())
-                            self._sent.append((piece.last_seq, loop.time()))
-                        # After tokens too: news that came meanwhile wakes nobody again.
-                        await self._tell_controls(attachment)
-                        await self._tell_state(attachment)
-        except GatewayError as exc:
-            await socket._tell_error(exc, session_id=self._session_id)
-        except Exception as exc:  # noqa: BLE001  the edge of the task
-            await socket._tell_error(socket._unforeseen(exc), session_id=self._session_id)
-
-    async def _tell_controls(self, attachment: Attachment) -> None:
-        """What has happened at the reader's cursor."""
-        for control in attachment.due_controls():
-            if control.name in ("recovering", "recovered"):
-                self.recovering = control.name == "recovering"
-                await self._socket._send(
-                    {"type": control.name, "session": str(self._session_id), **control.data}
-                )
-
-    async def _tell_state(self, attachment: Attachment) -> None:
-        """A recovery that this process did not begin, or whose beginning it did not see."""
-        if (
-            attachment.state is SessionState.RECOVERING
-            and not self.recovering
-            and attachment.is_caught_up  # what was durable before it belongs before it
-        ):
-            self.recovering = True
-            await self._socket._send(
-                {
-                    "type": "recovering",
-                    "session": str(self._session_id),
-                    "seq": attachment.reader.cursor,
-                }
-            )
-
-    async def _tell_tokens(self, attachment: Attachment, piece: LogSlice) -> None:
-        session = str(self._session_id)
-        seq = piece.last_seq - (piece.terminal is not None)
-        if attachment.state is not SessionState.RECOVERING:  # else they are from before the failure
-            self.recovering = False
-        if piece.text or piece.terminal is None:
-            await self._socket._send(
-                {"type": "token", "session": session, "seq": seq, "text": piece.text}
-            )
-        if piece.terminal is None:
-            return
-        if error := piece.terminal.get("error"):
-            await self._socket._send(
-                {
-                    "type": "error",
-                    "session": session,
-                    "seq": piece.last_seq,
-                    **error_from_openai(error).as_openai(),
-                }
-            )
-            return
-        await self._socket._send(
-            {
-                "type": "done",
-                "session": session,
-                "seq": piece.last_seq,
-                "state": piece.terminal.get("state"),
-                "finish_reason": piece.terminal.get("finish_reason") or None,
-                "usage": usage_of(piece.terminal, piece.last_seq - 1),
-            }
-        )
-
-
-def _parsed(text: str | None, data: bytes | None) -> Message:
-    try:
-        message = orjson.loads(text if text is not None else data or b"")
-    except orjson.JSONDecodeError as exc:
-        raise InvalidRequest(f"The message is not valid JSON: {exc}") from exc
-    if not isinstance(message, dict):
-        raise InvalidRequest("A message must be a JSON object.")
-    if len(_spelled(message.get("ref"), "ref")) > MAX_REF_BYTES:
-        raise InvalidRequest(f"ref has at most {MAX_REF_BYTES} bytes.", param="ref")
-    return message
-
-
-def _spelled(value: Any, name: str) -> bytes:
-    """As JSON again. Raises ``InvalidRequest`` for what is nested too deeply to be written."""
-    try:
-        return orjson.dumps(value)
-    except orjson.JSONEncodeError as exc:
-        raise InvalidRequest(f"{name} is nested too deeply.", param=name) from exc
-
-
-def _session_id(message: Message) -> UUID:
-    try:
-        return UUID(str(message.get("session")))
-    except ValueError:
-        raise NotFound("There is no such session.") from None
-
-
-def _text(message: Message, name: str) -> str | None:
-    value = message.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InvalidRequest(f"{name} must be a string.", param=name)
-    return value
-
-
-def _seq(message: Message) -> int:
-    seq = message.get("seq", 0)
-    if not isinstance(seq, int) or isinstance(seq, bool) or not 0 <= seq < 2**62:
-        raise InvalidRequest("seq must be a non-negative integer.", param="seq")
-    return seq
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -27,7 +27,7 @@ NO_LIMIT = Limit()
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a limit is set for. ``kind``: tenant, key (an embed token too) or user.
+    """What a limit is set for. ``kind``: tenant, key, token (for embedding) or user.
 
     ``name`` is unique among all scopes and tells nobody who an end user is.
     """

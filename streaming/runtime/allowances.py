@@ -348,7 +348,7 @@ class Allowances:
     async def _come_back(self) -> None:
         """Raises what means that Redis is still away."""
         assert self._redis is not None
-        await self._redis.ping()
+        await self._redis.connect_again()
         self._is_away = False
         self._epoch += 1
         self._renewed_at = 0.0

@@ -108,7 +108,9 @@ class RedisLimits:
             )
             await self._release(args=[*chain.from_iterable(told)])
 
-    async def ping(self) -> None:
+    async def connect_again(self) -> None:
+        """Whether it is there, on a new connection: the old ones may have ended with the old server."""
+        await self._client.connection_pool.disconnect(inuse_connections=False)
         await self._client.ping()
 
 

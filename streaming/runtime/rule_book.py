@@ -41,6 +41,7 @@ class RuleBook:
         self._for_all: tuple[Rule, ...] = ()
         self._of_tenant: dict[int, tuple[Rule, ...]] = {}
         self._ready: dict[tuple[Rule, ...], RuleSet | None] = {}
+        self._usable: dict[Rule, bool] = {}
         self._making = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -55,6 +56,7 @@ class RuleBook:
                 return
             rows = await (await connection.execute(_RULES)).fetchall()
         found: dict[int | None, list[Rule]] = {}
+        usable: dict[Rule, bool] = {}
         for key, tenant_id, name, kind, pattern, case_sensitive, action, replacement in rows:
             rule = Rule(
                 name=name,
@@ -64,13 +66,16 @@ class RuleBook:
                 case_sensitive=case_sensitive,
                 replacement=replacement,
             )
-            if _is_usable(key, rule):
+            if rule not in self._usable:
+                self._usable[rule] = await asyncio.to_thread(_is_usable, key, rule)
+            usable[rule] = self._usable[rule]
+            if usable[rule]:
                 found.setdefault(tenant_id, []).append(rule)
         self._for_all = tuple(found.pop(None, []))
         self._of_tenant = {key: tuple(rules) for key, rules in found.items() if key is not None}
         in_force = {self._of(tenant_id) for tenant_id in (None, *self._of_tenant)}
         self._ready = {key: ready for key, ready in self._ready.items() if key in in_force}
-        self._version = version
+        self._version, self._usable = version, usable
 
     async def look_forever(self) -> None:
         """``look`` again and again."""

@@ -19,6 +19,7 @@ from streaming.models import ApiKey, Tenant
 from streaming.services import audit
 from streaming.services.refused import Refused
 
+LIMITS = ("requests_per_minute", "tokens_per_minute", "streams_at_once")
 PREFIX_LENGTH = 12  # "ub-live-" and four characters: enough to tell keys apart, no help in guessing
 
 
@@ -94,9 +95,7 @@ def rotate_api_key(
             on_disconnect=old.on_disconnect,
             cost_centre=old.cost_centre,
             level=old.level,
-            requests_per_minute=old.requests_per_minute,
-            tokens_per_minute=old.tokens_per_minute,
-            streams_at_once=old.streams_at_once,
+            **{name: getattr(old, name) for name in LIMITS},
             expires_at=now + (old.expires_at - old.created_at) if old.expires_at else None,
         )
         old.replaced_by = new
@@ -137,6 +136,7 @@ def issue(key: ApiKey, *, by: str = audit.SYSTEM) -> str:
         announce(
             key, "key.create", by,
             is_test=key.is_test, on_disconnect=key.on_disconnect, expires_at=key.expires_at,
+            level=key.level, **{name: getattr(key, name) for name in LIMITS if getattr(key, name) is not None},
         )  # fmt: skip
     return secret
 

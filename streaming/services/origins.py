@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from psycopg_pool import AsyncConnectionPool
@@ -15,7 +16,6 @@ _ALL = """
 SELECT DISTINCT origin FROM streaming_tenant, jsonb_array_elements_text(allowed_origins) AS origin
 WHERE allowed_origins <> '[]'
 """
-_OF_TENANT = "SELECT allowed_origins FROM streaming_tenant WHERE id = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +55,21 @@ allowed_origins = AllowedOrigins()
 
 
 def check_origin(principal: Principal, origin: str | None, *, is_own: bool) -> None:
-    """Whether ``principal`` may be used by a page of ``origin``. Raises ``OriginNotAllowed``.
-
-    Our own pages may use every credential, others those of tenants that allow them. A token that is
-    bound to an origin is good there and on our own pages, and nowhere else: not without an origin
-    either. Other requests without one come from servers and apps.
-    """
+    """Whether ``principal`` may be used by a page of ``origin``. Raises ``OriginNotAllowed``."""
     bound = principal.embed.origin if principal.embed else ""
+    check_page(principal.origins, bound, origin, is_own=is_own)
+
+
+def check_page(origins: Collection[str], bound: str, origin: str | None, *, is_own: bool) -> None:
+    """Whether a page of ``origin`` may use what a tenant with these ``origins`` has.
+
+    Our own pages may use every credential, others those of tenants that allow them. What is bound
+    to an origin is good there and on our own pages, and nowhere else: not without an origin either.
+    Other requests without one come from servers and apps. Raises ``OriginNotAllowed``.
+    """
     if is_own:
         return
     if origin is None and not bound:
         return
-    if origin not in principal.origins or (bound and origin != bound):
-        raise OriginNotAllowed
-
-
-async def check_origin_for(
-    pool: AsyncConnectionPool, tenant_id: int, origin: str | None, *, is_own: bool
-) -> None:
-    """The same for who comes without a principal, to a session of this tenant."""
-    if origin is None or is_own:
-        return
-    async with pool.connection() as connection:
-        cursor = await connection.execute(_OF_TENANT, (tenant_id,))
-        row = await cursor.fetchone()
-    if row is None or origin not in row[0]:
+    if origin not in origins or (bound and origin != bound):
         raise OriginNotAllowed

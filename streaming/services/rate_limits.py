@@ -23,7 +23,12 @@ from streaming.services.stream_slots import take_slot
 Header = tuple[bytes, bytes]
 
 UNITS = ("requests", "tokens")
-OWNERS = {"tenant": "this tenant", "key": "this API key", "user": "this end user"}
+OWNERS = {
+    "tenant": "this tenant",
+    "key": "this API key",
+    "token": "this embed token",
+    "user": "this end user",
+}
 
 
 @dataclass(slots=True)
@@ -54,7 +59,7 @@ def scopes_of(principal: Principal, end_user: str) -> list[Scope]:
     key_limit = principal.limit
     if principal.embed is not None:
         # Whoever holds it works on the account of the key that it was minted with.
-        found.append(Scope("key", f"embed.{principal.embed.token_id}", principal.limit))
+        found.append(Scope("token", f"embed.{principal.embed.token_id}", principal.limit))
         key_limit = principal.embed.key_limit
     if principal.api_key_id is not None:
         found.append(Scope("key", f"key.{principal.api_key_id}", key_limit))

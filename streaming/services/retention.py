@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from streaming.models import (
     Attempt,
+    EmbedToken,
     IdempotencyKey,
     SessionEvent,
     SessionReview,
@@ -91,6 +92,7 @@ def erase_end_user(tenant_id: int, end_user: str, *, by: str) -> int:
     IdempotencyKey.objects.filter(
         tenant=tenant_id, end_user=end_user, created_at__lte=began
     ).delete()
+    EmbedToken.objects.filter(tenant=tenant_id, end_user=end_user, created_at__lte=began).delete()
     if not erased:
         _announce("end_user.erase", tenant_id, by, sessions=0)
     return erased

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from streaming.admin.tenant import LIMITS
 from streaming.models import ApiKey, InferenceNode, ModelAlias, ModelPolicy, OutboxMessage, Tenant
 from streaming.services.api_keys import create_api_key
 from tests.admin.test_operations import SWITCHES, act, node, submit
@@ -28,10 +29,11 @@ def announced() -> list[tuple[str, str, str, dict[str, Any]]]:
 def test_what_is_done_to_keys_is_announced(admin_client):
     tenant = Tenant.objects.create(name="acme")
     submit(
-        admin_client, "apikey", "add", tenant=tenant.pk, name="Pat's laptop", on_disconnect="cancel"
-    )
+        admin_client, "apikey", "add", tenant=tenant.pk, name="Pat's laptop", on_disconnect="cancel",
+        level="standard", requests_per_minute="60",
+    )  # fmt: skip
     key = ApiKey.objects.get()
-    changed = {"name": "other", "on_disconnect": "finish", "cost_centre": "R&D"}
+    changed = {"name": "other", "on_disconnect": "finish", "cost_centre": "R&D", "level": "economy"}
     submit(admin_client, "apikey", "change", key.pk, **changed)
     submit(admin_client, "apikey", "change", key.pk, **changed)  # nothing new
     act(admin_client, "apikey", "revoke", key)
@@ -40,12 +42,14 @@ def test_what_is_done_to_keys_is_announced(admin_client):
     created, change, revoked = announced()
     assert created[:3] == ("key.create", "user:admin", subject)
     assert created[3] == {
-        "id": key.pk, "is_test": False, "on_disconnect": "cancel", "expires_at": None
+        "id": key.pk, "is_test": False, "on_disconnect": "cancel", "expires_at": None,
+        "level": "standard", "requests_per_minute": 60,
     }  # fmt: skip
     assert change[:3] == ("key.change", "user:admin", subject)
     assert change[3] == {
-        "columns": "cost_centre, name, on_disconnect", "cost_centre": " → R&D",
-        "on_disconnect": "cancel → finish",
+        "columns": "cost_centre, level, name, on_disconnect, requests_per_minute",
+        "cost_centre": " → R&D", "on_disconnect": "cancel → finish", "level": "standard → economy",
+        "requests_per_minute": "60 → None",
     }  # fmt: skip
     assert revoked == ("key.revoke", "user:admin", subject, {"id": key.pk})
 
@@ -97,7 +101,9 @@ def test_what_is_done_to_policies_is_announced(admin_client):
 def test_what_is_done_to_tenants_and_aliases_is_announced(admin_client):
     submit(admin_client, "tenant", "add", name="acme", display_name="Pat Smith")
     tenant = Tenant.objects.get()
-    submit(admin_client, "tenant", "change", tenant.pk, display_name="Pat Jones", content_days="7")
+    submit(
+        admin_client, "tenant", "change", tenant.pk, display_name="Pat Jones", content_days="7", user_requests_per_minute="20",
+    )  # fmt: skip
     submit(admin_client, "modelalias", "add", alias="chat", model="small", tenant=tenant.pk)
     alias = ModelAlias.objects.get()
     submit(
@@ -114,11 +120,17 @@ def test_what_is_done_to_tenants_and_aliases_is_announced(admin_client):
     assert found == [
         (
             "tenant.create", "user:admin", "tenant:acme",
-            {"content_days": None, "metadata_days": None, "support_sees_content": False},
+            {
+                "content_days": None, "metadata_days": None, "support_sees_content": False,
+                "allowed_origins": "[]", **dict.fromkeys(LIMITS),
+            },
         ),
         (
             "tenant.change", "user:admin", "tenant:acme",
-            {"columns": "content_days, display_name", "content_days": "None → 7"},
+            {
+                "columns": "content_days, display_name, user_requests_per_minute",
+                "content_days": "None → 7", "user_requests_per_minute": "None → 20",
+            },
         ),
         ("alias.create", "user:admin", "alias:chat", {"model": "small"}),
         (

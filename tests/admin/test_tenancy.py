@@ -206,7 +206,7 @@ def test_nothing_is_made_for_another_tenant_or_for_all(member, both):
     theirs = both[THEIRS].pk
     before = counts()
     forms: list[tuple[str, dict[str, Any]]] = [
-        ("admin:streaming_apikey_add", {"name": "x", "on_disconnect": "cancel"}),
+        ("admin:streaming_apikey_add", {"name": "x", "on_disconnect": "cancel", "level": "standard"}),
         ("admin:streaming_modelalias_add", {"alias": "x", "model": "small"}),
         ("admin:billing_usagesink_add", {"name": "x", "kind": "webhook", "url": "https://x.example"}),
         ("admin:billing_billingaccount_add", {"time_zone": "UTC", "spend_currency": "EUR"}),
@@ -228,7 +228,7 @@ def test_nothing_is_made_for_another_tenant_or_for_all(member, both):
     assert counts() == before
     assert member.post(
         reverse("admin:streaming_apikey_add"),
-        {"name": "x", "on_disconnect": "cancel", "tenant": both[OURS].pk},
+        {"name": "x", "on_disconnect": "cancel", "level": "standard", "tenant": both[OURS].pk},
     ).status_code == 302  # fmt: skip
 
 
@@ -314,7 +314,7 @@ def test_of_many_rows_in_an_address_only_theirs_are_taken(member, both):
 @pytest.mark.parametrize("kind", [ApiKey, ModelAlias])
 def test_a_row_is_not_moved_to_another_tenant(member, both, kind):
     row = row_of(kind, both[OURS])
-    data = {"alias": "x", "model": "m", "name": "x", "on_disconnect": "cancel"}
+    data = {"alias": "x", "model": "m", "name": "x", "on_disconnect": "cancel", "level": "standard"}
     member.post(reverse(place(kind, "change"), args=[row.pk]), {**data, "tenant": both[THEIRS].pk})
     row.refresh_from_db()
     assert row.tenant_id == both[OURS].pk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,12 @@ class Tab:
 
     async def shows(self, seq: int) -> None:
         await self.page.wait_for_function("(seq) => tab.answer.seq >= seq", arg=seq, timeout=60_000)
+
+    async def has_kept_some(self) -> None:
+        """Wait until the cache has a part of the answer: it is written after half a second."""
+        async with asyncio.timeout(30):
+            while not (await self.get("tab.client.sessions()"))[0]["seq"]:  # noqa: ASYNC110  it is in the page
+                await asyncio.sleep(0.05)
 
     async def is_over(self) -> str:
         """Wait for the end; the state that the answer has then."""

@@ -7,14 +7,15 @@ import gzip
 import json
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from playwright.async_api import Browser, BrowserContext
 
-from tests.browser.client_tab import is_suspended, new_tab, sessions_like, state_of
+from tests.browser.client_tab import Tab, is_suspended, new_tab, sessions_like, state_of
 from tests.durability.reader import question, until
 from tests.engine_simulator.model import expected_answer
 from tests.engine_simulator.process import SimulatorProcess
@@ -71,10 +72,24 @@ def test_it_weighs_less_than_ten_kilobytes():
     assert sum(len(gzip.compress(path.read_bytes())) for path in modules) < LIMIT
 
 
+async def opened(
+    context: BrowserContext, stack: Stack, key: str, names: Sequence[str], what: str, **more: Any
+) -> list[tuple[Tab, str]]:
+    """A tab for each transport, each with an answer under way; and its id."""
+    tabs = [await new_tab(context, stack, key, transports=[name], **more) for name in names]
+    asked = [tab.start(f"{what} {name}") for tab, name in zip(tabs, names, strict=True)]
+    return list(zip(tabs, await asyncio.gather(*asked), strict=True))
+
+
+async def must_be_whole(running: list[tuple[Tab, str]]) -> None:
+    for tab, session_id in running:
+        await tab.must_be_whole(session_id)
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_reload_in_mid_answer(context, stack, key, transport):
-    tab = await new_tab(context, stack, key, transports=[transport])
-    session_id = await tab.start(f"reloaded {transport}")
+    ((tab, session_id),) = await opened(context, stack, key, [transport], "reloaded")
+    await tab.has_kept_some()
     await tab.reload()
     (kept,) = await tab.get("tab.client.sessions()")
     assert (kept["id"], kept["ended"]) == (session_id, False)
@@ -92,43 +107,41 @@ async def test_reload_in_mid_answer(context, stack, key, transport):
     assert await tab.get("tab.out.textContent") == expected_answer(tab.messages).text
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_the_gateway_is_killed(context, stack, key, transport):
-    tab = await new_tab(context, stack, key, transports=[transport])
-    session_id = await tab.start(f"killed {transport}")
+async def test_the_gateway_is_killed(context, stack, key):
+    running = await opened(context, stack, key, TRANSPORTS, "killed")
     stack.gateway().kill()
-    await asyncio.to_thread(stack.gateway().start_again)
-    await tab.must_be_whole(session_id)
-    assert "reconnecting" in await tab.get("tab.states")
+    stack.gateway().start_again()
+    await must_be_whole(running)
+    for tab, _ in running:
+        assert "reconnecting" in await tab.get("tab.states")
 
 
 async def test_the_engine_is_killed(context, stack, key, engines):
-    tabs = [await new_tab(context, stack, key, transports=[name]) for name in STREAMED]
-    ids = [await tab.start(f"engine of {tab.options['transports'][0]}") for tab in tabs]
-    ((node,),) = stack.sql("SELECT node_name FROM streaming_attempt WHERE session_id = %s", ids[0])
+    running = await opened(context, stack, key, TRANSPORTS, "engine of")
+    ((node,),) = stack.sql(
+        "SELECT node_name FROM streaming_attempt WHERE session_id = %s", running[0][1]
+    )
     engines[node].kill()
     try:
-        for tab, session_id in zip(tabs, ids, strict=True):
-            await tab.must_be_whole(session_id)
+        await must_be_whole(running)
     finally:
-        await asyncio.to_thread(engines[node].restart)
+        engines[node].restart()
 
 
-@pytest.mark.parametrize("transport", STREAMED)
-async def test_offline_for_ten_seconds(context, stack, key, transport):
+async def test_offline_for_ten_seconds(context, stack, key):
     async with Proxy(stack.gateway().port) as proxy:
-        tab = await new_tab(context, stack, key, proxy.url, transports=[transport])
-        session_id = await tab.start(f"offline {transport}")
+        running = await opened(context, stack, key, TRANSPORTS, "offline", url=proxy.url)
         asked: list[str] = []
-        tab.page.on("request", lambda request: asked.append(request.url))
+        context.on("request", lambda request: asked.append(request.url))
         await context.set_offline(True)
         await proxy.cut()
         await asyncio.sleep(10)
-        await is_suspended(stack, session_id)
-        assert len(asked) < 5  # it waits, it does not hammer
+        for _, session_id in running:
+            await is_suspended(stack, session_id)
+        assert len(asked) < 12 * len(running)  # it waits, it does not hammer
         proxy.mend()
         await context.set_offline(False)
-        await tab.must_be_whole(session_id)
+        await must_be_whole(running)
 
 
 async def test_a_frozen_tab_goes_on_when_it_is_shown_again(context, stack, key):
@@ -151,17 +164,18 @@ async def test_two_tabs_read_one_session(context, stack, key):
     await second.must_be_whole(session_id)
 
 
-@pytest.mark.parametrize("transport", STREAMED)
-async def test_a_slow_network_that_cuts_connections(context, stack, key, transport):
+async def test_a_slow_network_that_cuts_connections(context, stack, key):
     async with Proxy(stack.gateway().port, lifetime=2.5) as proxy:
-        tab = await new_tab(context, stack, key, proxy.url, transports=[transport])
-        devtools = await context.new_cdp_session(tab.page)
-        conditions = {"latency": 300, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
-        await devtools.send("Network.enable")
-        await devtools.send("Network.emulateNetworkConditions", {"offline": False, **conditions})
-        session_id = await tab.start(f"slow {transport}")
-        await tab.must_be_whole(session_id)
-        assert proxy.cuts > 1
+        tabs = []
+        for name in STREAMED:
+            tab = await new_tab(context, stack, key, proxy.url, transports=[name])
+            devtools = await context.new_cdp_session(tab.page)
+            slow = {"latency": 300, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
+            await devtools.send("Network.enable")
+            await devtools.send("Network.emulateNetworkConditions", {"offline": False, **slow})
+            tabs.append((tab, await tab.start(f"slow {name}")))
+        await must_be_whole(tabs)
+        assert proxy.cuts > 2
 
 
 DENIED = "Object.defineProperty(window, 'indexedDB', { get() { throw new DOMException('', 'SecurityError'); } });"

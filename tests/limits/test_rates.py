@@ -68,6 +68,24 @@ async def test_each_limit_is_somebodys(desk: Desk) -> None:
         assert (unnamed.status, unnamed.headers["x-ratelimit-limit-requests"]) == (200, "50")
 
 
+async def test_an_embed_token_has_limits_of_its_own_besides_its_keys(desk: Desk) -> None:
+    name, _ = desk.tenant()
+    key = desk.stack.api_key(name, requests_per_minute=3)
+    url = desk.stack.gateway(0).url
+    async with Readers(url, key) as backend:
+        order = {"user": "pat", "limits": {"requests_per_minute": 2}}
+        async with backend.client.post("/v1/embed-tokens", json=order) as minted:
+            assert minted.status == 201, await minted.text()
+            token = (await minted.json())["token"]
+    async with Readers(url, token) as browser, Readers(url, key) as backend:
+        seen = [await browser.ask(question("embedded", 2)) for _ in range(3)]
+        assert [one.status for one in seen] == [200, 200, 429]
+        assert seen[-1].error is not None
+        assert "this embed token: 2 requests" in seen[-1].error["message"]
+        seen = [await backend.ask(question("backend", 2)) for _ in range(2)]
+        assert [one.status for one in seen] == [200, 429]
+
+
 async def test_what_begins_nothing_takes_nothing(desk: Desk) -> None:
     key, tenant_id = desk.key(requests_per_minute=1)
     scope = f"tenant.{tenant_id}"
@@ -117,7 +135,7 @@ async def test_a_reader_that_leaves_pays_for_what_it_got_and_comes_back_elsewher
     desk: Desk,
 ) -> None:
     key, tenant_id = desk.key(tokens_per_minute=1)
-    messages = question("I leave", 150)
+    messages = question("I leave", 500)
     async with Readers(desk.stack.gateway(0).url, key) as readers:
         seen = await readers.ask(messages, leave_after=20)
     session_id = seen.session_id
@@ -129,7 +147,7 @@ async def test_a_reader_that_leaves_pays_for_what_it_got_and_comes_back_elsewher
     await until(lambda: state() == "suspended", 20)
     await until(lambda: desk.seen(session_id) == desk.delivered(session_id) > 0)
     taken = desk.delivered(session_id)
-    assert 20 <= taken < 150
+    assert 20 <= taken < 500
     assert desk.used(f"tenant.{tenant_id}", 1) == taken
     reading = Reading(session_id, messages, cursor=taken)
     async with Client(urls(desk.stack), key) as client:

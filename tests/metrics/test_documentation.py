@@ -27,7 +27,7 @@ EXACT_NAMES = {
     "sse_chunks_delivered_total": "counter",
     "vllm_cache_utilization": "gauge",
 }
-LABELS = {"node", "model", "cause", "grade", "state", "protocol", "end", "code"} | {
+LABELS = {"node", "model", "action", "cause", "grade", "state", "protocol", "end", "code"} | {
     "reason", "outcome", "task", "kind", "le", "level", "variant",
 }  # fmt: skip
 

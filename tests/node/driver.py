@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -33,17 +34,22 @@ def node_program(name: str) -> str:
 
 def install() -> None:
     """The clients in their locked versions, once for each lock file."""
-    lock = HERE / "package-lock.json"
     stamp = HERE / "node_modules" / ".locked"
-    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
-    if stamp.exists() and stamp.read_text() == wanted:
-        return
+    wanted = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()
+    # Tests run in more than one process, and npm begins by emptying the directory.
+    with (HERE / "package.json").open("rb") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != wanted:
+            _install()
+            stamp.write_text(wanted)
+
+
+def _install() -> None:
     done = subprocess.run(
         [node_program("npm"), "ci", "--no-audit", "--no-fund", "--ignore-scripts"],
         cwd=HERE, capture_output=True, text=True, check=False, timeout=SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, f"npm ci failed:\n{done.stderr}"
-    stamp.write_text(wanted)
 
 
 def questions() -> dict[str, Any]:

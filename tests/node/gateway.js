@@ -7,6 +7,8 @@ const given = JSON.parse(process.env.UNBROKEN ?? "{}");
 /** The base URL that clients of OpenAI's API are given. */
 export const baseURL = `${given.url}/v1`;
 export const apiKey = given.key;
+/** A key that may ask once a minute. */
+export const limitedKey = given.limitedKey;
 export const model = "sim-model";
 
 /**

@@ -5,7 +5,7 @@ import test from "node:test";
 
 import OpenAI from "openai";
 
-import { apiKey, baseURL, killEngine, model, question, sessionUntil } from "./gateway.js";
+import { apiKey, baseURL, killEngine, limitedKey, model, question, sessionUntil } from "./gateway.js";
 
 const client = new OpenAI({ baseURL, apiKey, maxRetries: 0 });
 
@@ -79,6 +79,19 @@ test("errors are the client's own classes", async () => {
   );
   const { data } = await client.models.list();
   assert.deepEqual(data.map((one) => one.id), [model]);
+});
+
+test("a limit is told as OpenAI tells it", async () => {
+  const limited = new OpenAI({ baseURL, apiKey: limitedKey, maxRetries: 0 });
+  const { prompt } = question("short");
+  const { response } = await limited.chat.completions.create(asked(prompt)).withResponse();
+  assert.equal(response.headers.get("x-ratelimit-limit-requests"), "1");
+  await assert.rejects(limited.chat.completions.create(asked(prompt)), (error) => {
+    assert.ok(error instanceof OpenAI.RateLimitError);
+    assert.equal(error.code, "rate_limit_exceeded");
+    assert.ok(Number(error.headers.get("retry-after")) > 0);
+    return true;
+  });
 });
 
 test("a stream that is aborted is suspended, and its engine let go", async () => {

@@ -24,6 +24,7 @@ def test_clients_that_know_nothing_of_us(start_stack):
         given = {
             "url": stack.gateway().url,
             "key": stack.api_key(),
+            "limitedKey": stack.api_key(requests_per_minute=1),
             "control": resources.enter_context(control(stack, engines)),
             "questions": questions(),
         }
@@ -31,7 +32,7 @@ def test_clients_that_know_nothing_of_us(start_stack):
             ["--test", "--test-concurrency=1", "openai.test.js", "ai_sdk.test.js"],
             {**os.environ, "UNBROKEN": json.dumps(given)},
         )
-        assert "pass 11" in said
+        assert "pass 12" in said
         assert sum(not engine.is_alive for engine in engines.values()) == 2
         seams = stack.sql("SELECT seam_grade FROM streaming_attempt WHERE seam_grade <> ''")
         assert seams == [("exact",), ("exact",)]

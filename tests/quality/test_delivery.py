@@ -22,7 +22,7 @@ STORED = "SELECT level, variant, health FROM streaming_streamsession WHERE id = 
 
 
 class House:
-    """One gateway; node ``a`` schedules by priority, ``b`` does not."""
+    """Two gateways; node ``a`` schedules by priority, ``b`` does not."""
 
     def __init__(self, stack: Stack, nodes: dict[str, SimulatorProcess]) -> None:
         self.stack = stack
@@ -51,6 +51,7 @@ def house() -> Iterator[House]:
         SimulatorProcess("vllm", pace=PACE, priority_scheduling=True) as a,
         SimulatorProcess("vllm", pace=PACE) as b,
         Stack(
+            gateways=2,
             engine_nodes=[f"a=vllm+{a.url}?priority=on&weight=100", f"b=vllm+{b.url}"],
             env={"HEALTH_INTERVAL": "0.3", "ALLOW_REHEARSAL": "1", "VARIANTS": "blue,green"},
         ) as stack,
@@ -67,7 +68,7 @@ def whole_fleet(house: House) -> None:
 
 @pytest.fixture
 async def client(house: House) -> AsyncIterator[Client]:
-    async with Client([house.url], house.key) as client:
+    async with Client([gateway.url for gateway in house.stack.gateways], house.key) as client:
         yield client
 
 
@@ -76,12 +77,16 @@ def order_of(reading: Reading) -> list[int]:
 
 
 async def test_fewer_events_and_the_same_text_over_a_dead_node(house: House, client: Client):
-    """Two readers of one answer, one of which wants its tokens together; its node is killed."""
+    """Readers of one answer, two of which want its tokens together; its node is killed.
+
+    One of them reads at another gateway process, where less is known of what happens.
+    """
     reading = await client.create(question("killed", 220))
-    other = Reading(reading.session_id, reading.messages)
+    other, far = (Reading(reading.session_id, reading.messages) for _ in range(2))
     asked = [
         asyncio.create_task(client.read(reading)),
         asyncio.create_task(client.read(other, query="?coalesce=1000")),
+        asyncio.create_task(client.read(far, query="?coalesce=1000", gateway=1)),
     ]
     await until(lambda: reading.seq >= 60, 20)
     (node,) = [node for node in house.nodes.values() if node.stats()["running"]]
@@ -93,6 +98,8 @@ async def test_fewer_events_and_the_same_text_over_a_dead_node(house: House, cli
         assert seam["seq"] in order_of(one), "what was held back was sent before it"
         names = [name for name, _ in one.controls]
         assert names.index("recovering") < names.index("recovered")
+    far.must_be_whole()
+    assert len(far.tokens) < len(reading.tokens) / 3
     assert len(other.tokens) < len(reading.tokens) / 3
     assert len(other.tokens) < 30
 

@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from streaming.models import EmbedToken, OutboxMessage, Tenant
 from streaming.services.embed_tokens import forget_expired
+from streaming.services.retention import erase_end_user
 from tests.admin.test_operations import act
 from tests.billing.rows import add_key
 
@@ -86,10 +86,16 @@ def test_a_token_is_ended_and_its_preset_never_shown(admin_client: Client, tenan
     ]
 
 
+def test_who_is_forgotten_has_no_tokens_any_more(tenant: Tenant) -> None:
+    add_token(tenant)
+    other = add_token(tenant, end_user="eve")
+    erase_end_user(tenant.pk, "ann", by="user:admin")
+    assert list(EmbedToken.objects.all()) == [other]
+
+
 def test_tokens_that_are_over_are_forgotten(tenant: Tenant) -> None:
     now = timezone.now()
     add_token(tenant, expires_at=now - timedelta(days=1, minutes=1))
     kept = [add_token(tenant, expires_at=now - timedelta(hours=23)), add_token(tenant)]
     assert forget_expired() == 1
     assert set(EmbedToken.objects.all()) == set(kept)
-    call_command("check")

@@ -81,8 +81,15 @@ async def products(house: House) -> AsyncIterator[Products]:
         yield Products(*origins, house.token("ann", key=key))
 
 
-async def open_page(browser: Browser, url: str) -> Page:  # noqa: F811
+async def open_page(
+    browser: Browser,  # noqa: F811
+    url: str,
+    problems: list[str] | None = None,
+) -> Page:
     page = await browser.new_page()
+    if problems is not None:
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
     await page.goto(url)
     return page
 
@@ -123,7 +130,8 @@ async def test_the_frame_takes_its_token_from_the_page_around_it(
     house: House,
     products: Products,
 ) -> None:
-    page = await open_page(browser, products.good)
+    problems: list[str] = []
+    page = await open_page(browser, products.good, problems)
 
     async def has_heard(count: int) -> None:
         await page.wait_for_function(f"heard.length >= {count}")
@@ -138,6 +146,9 @@ async def test_the_frame_takes_its_token_from_the_page_around_it(
     assert await frame.evaluate(token) == "from-2"
     heard = await page.evaluate("heard")
     assert heard == [{"type": "unbroken:ready"}, {"type": "unbroken:token-needed"}]
+    # The widget is there, and nothing of it is against the policy of its page.
+    await frame.wait_for_function('document.getElementById("chat").shadowRoot !== null')
+    assert [one for one in problems if "favicon" not in one and "404" not in one] == []
 
     evil = await open_page(browser, products.evil)
     frames = [one for one in evil.frames if one != evil.main_frame]

@@ -22,8 +22,8 @@ from tests.metrics.scrape import scrape
 from tests.security.conftest import MODEL, House, code_of, errors_in, request
 from tests.security.malformed import HEADERS, QUERY, WORDS, bodies, frames
 
-BODIES = 6000
-FRAMES = 4000
+BODIES = 3000
+FRAMES = 7000
 AT_ONCE = 12
 BEGUN = "SELECT count(*) FROM streaming_streamsession WHERE model_requested <> %s"
 GROWTH = 64 * 1024 * 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from http.cookies import SimpleCookie
 from pathlib import Path
 
@@ -136,6 +137,40 @@ def test_stream_tokens_are_for_the_tenants_pages(house: House) -> None:
     assert house.ask("GET", url, headers={"Origin": SHOP}).headers[ALLOW] == SHOP
     answer = house.ask("GET", url, headers={"Origin": NEWS})
     assert (answer.status_code, ALLOW in answer.headers) == (403, False)
+
+
+def test_stream_tokens_follow_what_the_session_was_begun_with(house: House) -> None:
+    house.stack.sql(
+        "UPDATE streaming_tenant SET allowed_origins = %s::jsonb WHERE name = 'acme'",
+        json.dumps([SHOP, "https://two.example"]),
+    )
+    wait_for(house, "https://two.example")
+    minted = house.mint(origin=SHOP)
+    key = house.stack.api_key("acme")
+
+    def begun(credential: str) -> str:
+        made = house.ask(
+            "POST", "/v1/sessions", credential, json=request(), headers={"Origin": SHOP}
+        ).json()
+        return f"{made['events_url']}?stream_token={made['stream_token']}"
+
+    bound, by_key = begun(minted["token"]), begun(key)
+    for headers, status in (
+        ({"Origin": SHOP}, 200),
+        ({"Origin": house.own}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Origin": "https://two.example"}, 403),
+        ({}, 403),
+    ):
+        assert house.ask("GET", bound, headers=headers).status_code == status, headers
+        polled = house.ask("GET", f"{bound}&wait=0", headers=headers)
+        assert polled.status_code == status, headers
+    assert house.ask("GET", by_key, headers={"Origin": "https://two.example"}).status_code == 200
+    house.ask("DELETE", f"/v1/embed-tokens/{minted['id']}", house.key)
+    house.stack.sql("UPDATE streaming_apikey SET revoked_at = now() WHERE prefix = %s", key[:10])
+    for url in (bound, by_key):
+        answer = house.ask("GET", url, headers={"Origin": SHOP})
+        assert (answer.status_code, code_of(answer)) == (401, "invalid_api_key")
 
 
 def test_cookies_are_for_our_own_pages(house: House) -> None:

@@ -8,8 +8,10 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
+from billing.services import accounts
 from streaming.models import SessionEvent, StreamSession, WebhookDelivery
 from streaming.services import webhooks
+from tests.billing.lines import add_usage, settle
 from tests.billing.rows import Story, add_tenant
 from tests.webhooks.sending import BY, ended, hook, told
 
@@ -109,3 +111,15 @@ def test_a_session_without_an_endpoint_costs_its_end_no_statement(django_assert_
             state="completed", ended_at=timezone.now() + timedelta(seconds=1)
         )
     assert not WebhookDelivery.objects.exists()
+
+
+def test_a_budget_that_nears_its_limit_is_told_with_its_figures():
+    tenant = add_tenant()
+    hook(None, url=ANYWHERE)
+    accounts.change_account(tenant.pk, actor=BY, token_limit=100)
+    settle(add_usage(tenant), 85, prompt=0)
+    data = WebhookDelivery.objects.get(kind="limit.near").payload["data"]
+    assert (data["measure"], data["threshold_percent"]) == ("tokens", 80)
+    assert (data["limit"], data["used"]) == ("100", "85")
+    settle(add_usage(tenant), 1, prompt=0)
+    assert WebhookDelivery.objects.filter(kind="limit.near").count() == 1

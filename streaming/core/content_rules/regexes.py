@@ -12,8 +12,8 @@ from streaming.core.content_rules.classes import BEGINNING, END
 from streaming.core.content_rules.regex import Branch, branches
 from streaming.core.content_rules.rule import Rule, RuleRefused
 
-MEMORY = 1 << 20
-"""Bytes that RE2 may use for one program and its states; larger patterns are refused."""
+MEMORY_OF_ONE, MEMORY = 1 << 20, 8 << 20
+"""Bytes that RE2 may use for one rule's program and its states, and for that of many rules."""
 
 LARGEST = 8_000
 """Instructions of one rule's program: where the states do not fit into the memory, a search takes
@@ -48,7 +48,7 @@ def compiled(index: int, rule: Rule, longest: int) -> Regex:
     return regex
 
 
-def _program(patterns: Sequence[str]) -> Any:
+def _program(patterns: Sequence[str], memory: int = MEMORY_OF_ONE) -> Any:
     """One program for all of them, None for none. Raises ``RuleRefused``."""
     if not patterns:
         return None
@@ -56,7 +56,7 @@ def _program(patterns: Sequence[str]) -> Any:
     options.longest_match = True
     options.never_capture = True
     options.log_errors = False
-    options.max_mem = MEMORY
+    options.max_mem = memory
     program = _re2.RE2("|".join(patterns).encode("utf-8", "replace"), options)
     if not program.ok():
         raise RuleRefused("It is too large: shorten it, or its counted repeats.")
@@ -136,8 +136,8 @@ def _grouped(regexes: Sequence[Regex]) -> Iterable[_Group]:
     found = [branch for regex in regexes for branch in regex.branches]
     try:
         yield _Group(
-            _program([one.matches for one in found]),
-            _program([one.may_match for one in found if one.may_match]),
+            _program([one.matches for one in found], MEMORY),
+            _program([one.may_match for one in found if one.may_match], MEMORY),
         )
     except RuleRefused:
         if len(regexes) == 1:
