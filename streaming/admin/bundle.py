@@ -22,6 +22,7 @@ from streaming.admin.answer import parts_of
 from streaming.admin.case import Case, case_of
 from streaming.admin.finance import AuditRow, finance
 from streaming.admin.words import RECLAIMS, sentence, token_of, word
+from streaming.core.connection_health import band_of
 from streaming.models import Attempt, StreamSession
 
 FORMAT = "unbroken.session-evidence"
@@ -31,7 +32,8 @@ SESSION_COLUMNS = (
     "reference", "request_id", "protocol", "model", "model_requested", "seed", "state",
     "finish_reason", "error_code", "cause", "on_disconnect", "prompt_tokens", "cached_prompt_tokens",
     "completion_tokens", "discarded_tokens", "failovers", "created_at", "first_token_at", "ended_at",
-    "suspended_at", "resume_until", "purged_at",
+    "suspended_at", "resume_until", "purged_at", "level", "variant", "health", "content_action",
+    "content_rule", "embed_token_id",
 )  # fmt: skip
 ATTEMPT_COLUMNS = (
     "number", "kind", "node_name", "engine_request_id", "epoch", "seam_grade", "seam_note",
@@ -120,6 +122,7 @@ def _session(session: StreamSession, with_content: bool) -> dict[str, Any]:
         "tenant": session.tenant.name,
         "api_key": session.api_key.prefix if session.api_key is not None else None,
         "end_user_digest": end_user_digest(session),
+        "health_in_words": "" if session.health is None else band_of(session.health).value,
         "evidence": _evidence(session.evidence, with_content),
         "epoch": fence.epoch if fence is not None else None,
     }

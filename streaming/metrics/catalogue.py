@@ -72,9 +72,9 @@ SETTLEMENT = Spread(
 
 RATE_LIMITED = Total(
     "unbroken_rate_limited_total",
-    "Requests that were refused, by the kind of limit: requests, tokens or streams.",
+    "Requests that were refused, by the kind of limit: requests, tokens, streams or mints.",
     ["kind"],
-    initial=[("requests",), ("tokens",), ("streams",)],
+    initial=[("requests",), ("tokens",), ("streams",), ("mints",)],
 )
 QUEUE_LENGTH = Level(
     "unbroken_queue_length", "Requests that wait for one of their streams to end.", mode="livesum"

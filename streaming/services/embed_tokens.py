@@ -39,6 +39,7 @@ from streaming.runtime.gateway import Gateway
 from streaming.runtime.live import EmbedGrant, Principal
 from streaming.services import audit
 from streaming.services.chat_requests import read_json, read_with
+from streaming.services.rate_limits import count_mint
 from streaming.services.refused import Refused
 
 MAX_TOKEN_LENGTH = 255
@@ -97,7 +98,8 @@ _cache: dict[UUID, _Cached] = {}
 
 
 async def mint(gateway: Gateway, principal: Principal, order: EmbedOrder) -> Minted:
-    """A token of the principal's own tenant. Raises ``NotPermitted``, ``InvalidRequest``.
+    """A token of the principal's own tenant. Raises ``NotPermitted``, ``InvalidRequest``,
+    ``RateLimited``.
 
     Only an API key mints: neither an embed token nor the demo page's visitor does. The origin must
     be one of the tenant's.
@@ -112,6 +114,7 @@ async def mint(gateway: Gateway, principal: Principal, order: EmbedOrder) -> Min
             f"This key's level is {principal.level.value}: its tokens' cannot be higher.",
             param="level",
         )
+    await count_mint(gateway, principal)
     token_id = uuid7()
     row = {
         "id": token_id,

@@ -23,6 +23,9 @@ from streaming.services.stream_slots import take_slot
 Header = tuple[bytes, bytes]
 
 UNITS = ("requests", "tokens")
+MINTS = "mints"
+WORDS = {MINTS: "embed tokens"}
+"""What a message calls a unit."""
 OWNERS = {
     "tenant": "this tenant",
     "key": "this API key",
@@ -111,6 +114,21 @@ async def counted(
         raise
 
 
+async def count_mint(gateway: Gateway, principal: Principal) -> None:
+    """Count a new embed token of a key; each is stored and audited, whether it is used or not.
+
+    As many are admitted as requests, in buckets of their own: who mints takes nothing from the
+    answers. Raises ``RateLimited``.
+    """
+    scopes = scopes_of(principal, "")
+    rates = [
+        Rate(f"{MINTS}.{scope.name}", limit, 1)
+        for scope in scopes
+        if (limit := scope.limit.requests_per_minute) is not None
+    ]
+    await _take(gateway, scopes, rates, None)
+
+
 async def look(gateway: Gateway, principal: Principal, end_user: str, usage: Usage) -> None:
     """Tell ``usage`` how the limits stand; nothing is taken."""
     scopes = scopes_of(principal, end_user)
@@ -147,8 +165,9 @@ async def _take(
     unit, _, name = rate.name.partition(".")
     kind = next(scope.kind for scope in scopes if scope.name == name)
     RATE_LIMITED.add(1, unit)
+    told = WORDS.get(unit, unit)
     raise RateLimited(
-        f"Rate limit reached for {OWNERS[kind]}: {figure.limit} {unit} per minute, {figure.used} used."
+        f"Rate limit reached for {OWNERS[kind]}: {figure.limit} {told} per minute, {figure.used} used."
         f" Please try again in {duration(figure.wait_seconds)}.",
         retry_after=figure.wait_seconds,
     )

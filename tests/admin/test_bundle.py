@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -11,7 +12,7 @@ from django.urls import reverse
 
 from billing.services.settlement import settle_due
 from streaming.admin.bundle import MASKED, bundle, canonical
-from streaming.models import OutboxMessage, StreamSession, TokenCheckpoint
+from streaming.models import OutboxMessage, SessionEvent, StreamSession, TokenCheckpoint
 from tests.admin.cases import add_course, at, recovered
 from tests.billing.rows import add_plan
 
@@ -51,6 +52,31 @@ def test_it_tells_the_whole_story():
     assert told["log"]["digest"] == f"{733 % 256:02x}" * 16
     assert told["log"]["marks"]["delivered"] == 734
     assert told["content"] is None
+
+
+def test_it_tells_how_it_was_delivered_and_what_rules_did():
+    session = recovered()
+    assert bundle(session.pk)["session"]["health_in_words"] == ""
+    token = uuid4()
+    StreamSession.objects.filter(pk=session.pk).update(
+        level="economy", variant="b-7", health=30, content_action="flag", content_rule="names",
+        embed_token_id=token,
+    )  # fmt: skip
+    for kind, data in (
+        ("filtered", {"rule": "names", "action": "flag", "count": 2}),
+        ("client_report", {"largest_gap_ms": 900, "transport": "sse"}),
+    ):
+        SessionEvent.objects.create(session=session, at=at(9000), kind=kind, seq=400, data=data)
+    told = bundle(session.pk)
+    expected = {
+        "level": "economy", "variant": "b-7", "health": 30, "health_in_words": "weak",
+        "content_action": "flag", "content_rule": "names", "embed_token_id": str(token),
+    }  # fmt: skip
+    assert {name: told["session"][name] for name in expected} == expected
+    words = {one["kind"]: one["in_words"] for one in told["events"]}
+    assert words["filtered"] == "Content rule “names” found something in the answer 2 times."
+    assert words["client_report"].startswith("The client reported: largest gap 900 ms, over server")
+    assert told["masked"] is True
 
 
 def test_it_is_masked():

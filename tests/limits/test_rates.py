@@ -86,6 +86,44 @@ async def test_an_embed_token_has_limits_of_its_own_besides_its_keys(desk: Desk)
         assert [one.status for one in seen] == [200, 429]
 
 
+async def test_a_key_gets_no_more_by_minting_many_tokens(desk: Desk) -> None:
+    name, tenant_id = desk.tenant()
+    key = desk.stack.api_key(name, requests_per_minute=4)
+    urls_of = [desk.stack.gateway(number).url for number in (0, 1)]
+    began = time.monotonic()
+    async with Readers(urls_of[0], key) as backend:
+        tokens, refused = [], []
+        for number in range(7):
+            body = {"user": f"u{number}"}
+            async with backend.client.post("/v1/embed-tokens", json=body) as minted:
+                said = await minted.json()
+                if minted.status == 201:
+                    tokens.append(said["token"])
+                else:
+                    assert minted.status == 429
+                    assert "this API key: 4 embed tokens per minute" in said["error"]["message"]
+                    assert 1 <= int(minted.headers["retry-after"]) <= 15
+                    refused.append(number)
+        # What cannot be minted at all takes none.
+        async with backend.client.post("/v1/embed-tokens", json={"user": ""}) as malformed:
+            assert malformed.status == 400
+        late = int((time.monotonic() - began) / 15)
+        assert 4 <= len(tokens) <= 4 + late
+        assert refused
+    stored = "SELECT count(*) FROM streaming_embedtoken WHERE tenant_id = %s"
+    assert desk.stack.sql(stored, tenant_id) == [(len(tokens),)]
+
+    async def ask(number: int, token: str) -> int:
+        async with Readers(urls_of[number % 2], token) as browser:
+            return (await browser.ask(question(f"many {number}", 2))).status
+
+    began = time.monotonic()
+    statuses = await asyncio.gather(*(ask(n, token) for n, token in enumerate(tokens * 3)))
+    admitted = statuses.count(200)
+    assert 4 <= admitted <= 4 + int((time.monotonic() - began) / 15)
+    assert statuses.count(429) == len(statuses) - admitted > 0
+
+
 async def test_what_begins_nothing_takes_nothing(desk: Desk) -> None:
     key, tenant_id = desk.key(requests_per_minute=1)
     scope = f"tenant.{tenant_id}"
