@@ -27,7 +27,8 @@ CONTENT_SECURITY_POLICY = (
 def page(request: HttpRequest, tenant: str) -> HttpResponse:
     """The chat of a tenant, for its allowed origins to frame. The token comes by ``postMessage``."""
     origins: list[str] = get_object_or_404(Tenant, name=tenant).allowed_origins
-    response = render(request, "streaming/embed.html", {"parents": " ".join(origins)})
+    told = {"parents": " ".join(origins), "tenant": tenant}
+    response = render(request, "streaming/embed.html", told)
     ancestors = " ".join(["'self'", *origins]) if origins else "'none'"
     response["Content-Security-Policy"] = CONTENT_SECURITY_POLICY.format(ancestors)
     # Where it is framed its own address tells nothing; where it asks, the gateway wants to know.

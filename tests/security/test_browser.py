@@ -23,7 +23,8 @@ const heard = [];
 addEventListener("message", (event) => {{
   if (event.origin !== "{url}") return;
   heard.push(event.data);
-  event.source.postMessage({{type: "unbroken:token", token: "from-" + heard.length}}, event.origin);
+  const named = heard.length > 1 && {{conversation: "ada"}};
+  event.source.postMessage({{type: "unbroken:token", token: "from-" + heard.length, ...named}}, event.origin);
 }});
 </script>"""
 
@@ -138,12 +139,15 @@ async def test_the_frame_takes_its_token_from_the_page_around_it(
 
     await has_heard(1)
     (frame,) = (one for one in page.frames if one.url.endswith("/embed/shop/"))
-    token = 'document.getElementById("chat").token'
+    token = 'document.getElementById("chat")?.token'
     await frame.wait_for_function(f'{token} === "from-1"')
+    kept = """["storage", "conversation"].map((name) => document.getElementById("chat").getAttribute(name))"""
+    assert await frame.evaluate(kept) == ["memory", None]  # for whoever comes next
     # Another page's messages are nobody's.
     await frame.evaluate('window.postMessage({type: "unbroken:token", token: "forged"}, "*")')
     assert await frame.evaluate('document.getElementById("chat").refreshToken()') == "from-2"
     assert await frame.evaluate(token) == "from-2"
+    assert await frame.evaluate(kept) == ["indexeddb", "shop:ada"]
     heard = await page.evaluate("heard")
     assert heard == [{"type": "unbroken:ready"}, {"type": "unbroken:token-needed"}]
     # The widget is there, and nothing of it is against the policy of its page.
