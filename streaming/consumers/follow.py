@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from streaming.consumers.websocket import ChatSocket
 
 SENT_REMEMBERED = 64
+STORED_SECONDS = 5.0
+"""How long a new session is kept from its client while the database is slow, or away."""
 
 
 class Follow:
@@ -88,6 +90,7 @@ class Follow:
             ) as attachment:
                 self.attachment = attachment
                 self.heed_quality()
+                await self._until_stored(attachment)
                 await socket._send(self._opening)
                 async with aclosing(attachment.pieces()) as pieces:
                     async for piece in pieces:
@@ -103,6 +106,15 @@ class Follow:
             await socket._tell_error(exc, session_id=self._session_id)
         except Exception as exc:  # noqa: BLE001  the edge of the task
             await socket._tell_error(socket._unforeseen(exc), session_id=self._session_id)
+
+    async def _until_stored(self, attachment: Attachment) -> None:
+        """Whoever is told of a session may come back to it at once, on any gateway process."""
+        if attachment.live is not None:
+            try:
+                async with asyncio.timeout(STORED_SECONDS):
+                    await attachment.live.log.stored()
+            except (TimeoutError, GatewayError):
+                pass  # told to whoever follows it, after its opening
 
     async def _tell_controls(self, attachment: Attachment) -> None:
         """What has happened at the reader's cursor."""

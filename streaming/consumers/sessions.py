@@ -66,7 +66,7 @@ class SessionsConsumer(StreamConsumer):
         )
         live = gateway.sessions.get(session_id)
         if live is not None:
-            await live.log.flushed()
+            await live.log.stored()
         stored = await stored_session(gateway.pool, session_id)
         if stored is None:
             raise NotFound("The session could not be created.")

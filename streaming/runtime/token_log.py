@@ -124,6 +124,8 @@ class SessionLog:
         """The last one committed to PostgreSQL."""
         self.token_ids: array[int] = array("i")
         """The ids of all tokens appended, for continuations."""
+        self.is_stored = False
+        """Whether anything is in the database: the first flush brings the session itself."""
         self.ids_known = True
         self.ends_surely = True
         """Whether the last token is known to end a character. Of an event with several ids only the
@@ -162,6 +164,7 @@ class SessionLog:
         self, token_ids: array[int], digest: RunningDigest, marks: Marks, ends_surely: bool
     ) -> None:
         """Stand where a log stands that was taken over: all of these tokens are durable."""
+        self.is_stored = True
         self.ends_surely = ends_surely
         self.token_ids = token_ids
         self.ids_known = UNKNOWN_ID not in token_ids
@@ -278,6 +281,7 @@ class SessionLog:
 
     def committed(self, batch: Batch, stop_requested: bool) -> None:
         """``batch`` is durable: readers may have it."""
+        self.is_stored = True
         segment = batch.segment
         if segment.last_seq >= segment.first_seq:
             self.durable_seq = segment.last_seq
@@ -359,6 +363,13 @@ class SessionLog:
         for waiter in list(self._waiters):
             if not waiter.done():
                 waiter.set_result(None)
+
+    async def stored(self) -> None:
+        """Return when the session can be found by every process. Raises ``self.lost``."""
+        while not self.is_stored:
+            if self.lost is not None:
+                raise self.lost
+            await self.changed()
 
     async def flushed(self) -> None:
         """Return when everything appended and recorded so far is durable. Raises ``self.lost``."""

@@ -32,22 +32,27 @@ class AllowedOrigins:
 
     def __init__(self) -> None:
         self._known = _Known()
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
 
     async def has(self, pool: AsyncConnectionPool, origin: str) -> bool:
-        """Whether any tenant allows ``origin``."""
+        """Whether any tenant allows ``origin``. Raises what databases raise.
+
+        All who ask while it is read are told what one reading has found, or that it has failed:
+        with the database away nobody waits for the failures of those who asked before.
+        """
         loop = asyncio.get_running_loop()
         if self._known.until <= loop.time():
-            async with self._reading:
-                if self._known.until <= loop.time():
-                    found = await self._read(pool)
-                    self._known = _Known(found, loop.time() + conf().auth_cache_seconds)
+            if self._reading is None or self._reading.done():
+                self._reading = loop.create_task(self._read(pool), name="allowed origins")
+            await asyncio.shield(self._reading)
         return origin in self._known.origins
 
-    async def _read(self, pool: AsyncConnectionPool) -> frozenset[str]:
+    async def _read(self, pool: AsyncConnectionPool) -> None:
         async with pool.connection() as connection:
             cursor = await connection.execute(_ALL)
-            return frozenset(origin for (origin,) in await cursor.fetchall())
+            found = frozenset(origin for (origin,) in await cursor.fetchall())
+        until = asyncio.get_running_loop().time() + conf().auth_cache_seconds
+        self._known = _Known(found, until)
 
 
 allowed_origins = AllowedOrigins()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from http.cookies import SimpleCookie
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from django.core.exceptions import ValidationError
 from django.middleware.csrf import _get_new_csrf_string
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.core.origins import origin_of, origins_of
 from streaming.models import Tenant
+from streaming.services.origins import AllowedOrigins
 from tests.security.conftest import EVIL, NEWS, SHOP, House, code_of, request
 
 ALLOW = "access-control-allow-origin"
@@ -171,6 +175,29 @@ def test_stream_tokens_follow_what_the_session_was_begun_with(house: House) -> N
     for url in (bound, by_key):
         answer = house.ask("GET", url, headers={"Origin": SHOP})
         assert (answer.status_code, code_of(answer)) == (401, "invalid_api_key")
+
+
+async def test_one_reading_serves_all_who_ask_meanwhile(house: House) -> None:
+    """Also when it fails: with the database away nobody waits for the failures of others."""
+    asked = 0
+
+    class Counting(AsyncConnectionPool[Any]):
+        def connection(self, timeout: float | None = None) -> Any:
+            nonlocal asked
+            asked += 1
+            return super().connection(timeout)
+
+    async def ask_all(known: AllowedOrigins, url: str) -> list[Any]:
+        async with Counting(url, min_size=0, max_size=2, timeout=1, open=False) as pool:
+            asks = (known.has(pool, origin) for origin in (SHOP, EVIL) * 10)
+            return await asyncio.gather(*asks, return_exceptions=True)
+
+    known = AllowedOrigins()
+    failures = await ask_all(known, "postgresql://x:x@127.0.0.1:1/x")
+    assert {type(failure) for failure in failures} == {PoolTimeout}
+    assert asked == 1
+    assert await ask_all(known, house.stack.database_url) == [True, False] * 10
+    assert asked == 2
 
 
 def test_cookies_are_for_our_own_pages(house: House) -> None:

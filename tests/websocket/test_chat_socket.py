@@ -8,6 +8,7 @@ import json
 import time
 from uuid import uuid4
 
+import psycopg
 import pytest
 import websockets
 
@@ -267,6 +268,24 @@ async def test_resume_after_a_cut(hall: Hall, cut: int) -> None:
         await second.read_until(lambda: after.end is not None)
         assert before.text + after.text == answer_to(request)
         assert after.opening["seq"] == before.cursor
+
+
+async def test_nobody_is_told_of_a_session_that_others_cannot_find(hall: Hall) -> None:
+    request = chat("slow database", 20)
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'streaming_streamsession'::regclass"
+    async with hall.talk() as first, hall.talk(1) as second:
+        with psycopg.connect(hall.stack.database_url) as rival:
+            rival.execute("LOCK TABLE streaming_streamsession IN EXCLUSIVE MODE")
+            await first.say("start", request=request)
+            await until(lambda: hall.stack.sql(waits) != [(0,)])
+            await first.say("ping")
+            await first.read_until(lambda: any(m["type"] == "pong" for m in first.others))
+            assert not first.sessions
+        await first.read_until(lambda: bool(first.sessions))
+        (session,) = first.sessions
+        found = await second.begin_again(session, 0)
+        await second.read_until(lambda: found.end is not None)
+        assert found.text == answer_to(request)
 
 
 async def test_the_reader_is_told_of_a_failover_in_order(hall: Hall) -> None:
