@@ -8,6 +8,10 @@ from functools import cache
 
 from streaming.core.content_rules import Action, Rule
 
+EDGE = r"(?![^\W_])"
+UNSEEN = "[\u200b\u2060]"
+WIDE = 0xFEE0
+"""Between a letter and its fullwidth form."""
 ORDER = (Action.STOP, Action.MASK, Action.FLAG)
 
 
@@ -54,12 +58,27 @@ def leftmost(
 def _pattern(rule: Rule) -> tuple[str, re.RegexFlag]:
     pattern = rule.pattern
     if not rule.is_regex:
-        pattern = re.escape(pattern)
-        if re.match(r"\w", rule.pattern):
-            pattern = r"(?<!\w)" + pattern
-        if re.search(r"\w\Z", rule.pattern):
-            pattern += r"(?!\w)"
+        seen = " ".join(re.sub(UNSEEN, "", pattern).split())
+        parts = [
+            r"\s[\s*_`~\u200b\u2060]*"
+            if letter == " "
+            else f"[{re.escape(letter + _wide(letter))}]"
+            for letter in map(_narrow, seen)
+        ]
+        pattern = r"[*_`~\u200b\u2060]*".join(parts)
+        if re.match(r"[^\W_]", seen):
+            pattern = r"(?<![^\W_])" + pattern
+        if re.search(r"[^\W_]\Z", seen):
+            pattern += EDGE
     return pattern, re.NOFLAG if rule.case_sensitive else re.IGNORECASE
+
+
+def _narrow(letter: str) -> str:
+    return chr(ord(letter) - WIDE) if ord(letter) > WIDE else letter
+
+
+def _wide(letter: str) -> str:
+    return chr(ord(letter) + WIDE) if "!" <= letter <= "~" else ""
 
 
 @cache
@@ -87,7 +106,7 @@ def matches(rule: Rule, before: str, text: str, start: int, end: int) -> bool:
 def _split_edge(pattern: str) -> tuple[str, str | None]:
     """What has to follow a match, apart from it: what ``fullmatch`` ends at hides that from it. None:
     it stands somewhere inside."""
-    for edge in (r"\b", r"(?!\w)", "$"):
+    for edge in (r"\b", EDGE, "$"):
         if pattern.endswith(edge):
             pattern = pattern.removesuffix(edge)
             break

@@ -13,7 +13,9 @@ from streaming.core.content_rules import Action, ContentFilter, Hit, Rule, RuleR
 from tests.content import model
 
 LONGEST = 12
-ALPHABET = "ab1 .B"
+ALPHABET = "ab1 .B_"
+WIDER = ALPHABET + "*\u200b\u2060\u00a0\n\uff41"
+"""With what readers do not see, and other forms of what they do."""
 
 ATOMS = st.sampled_from(
     ["a", "b", "1", " ", r"\.", ".", "[ab]", "[^a]", r"\w", r"\d", r"\s", r"\W"]
@@ -38,17 +40,18 @@ REGEXES = st.builds(
     "{}{}{}".format, st.sampled_from(["", "", "", r"\b", "^"]), BODIES,
     st.sampled_from(["", "", "", r"\b", "$"]),
 )  # fmt: skip
-WORDS = st.text(ALPHABET, min_size=1, max_size=4).filter(lambda word: word == word.strip() != "")
+WORDS = st.text(WIDER, min_size=1, max_size=4)
+NARROW_WORDS = st.text(ALPHABET, min_size=1, max_size=4).filter(lambda word: word.strip() != "")
 
 
 @st.composite
-def rules(draw: st.DrawFn) -> list[Rule]:
+def rules(draw: st.DrawFn, words: st.SearchStrategy[str] = WORDS) -> list[Rule]:
     found = []
     for number in range(draw(st.integers(1, 3))):
         is_regex = draw(st.booleans())
         rule = Rule(
             name=f"rule {number}",
-            pattern=draw(REGEXES if is_regex else WORDS),
+            pattern=draw(REGEXES if is_regex else words),
             action=draw(st.sampled_from(Action)),
             is_regex=is_regex,
             case_sensitive=draw(st.booleans()),
@@ -62,7 +65,7 @@ def rules(draw: st.DrawFn) -> list[Rule]:
     return found
 
 
-TEXTS = st.text(ALPHABET, max_size=30)
+TEXTS = st.one_of(st.text(ALPHABET, max_size=30), st.text(WIDER, max_size=30))
 
 
 def run(content_filter: ContentFilter, tokens: list[Token]) -> tuple[list[Token], list[Hit]]:
@@ -87,6 +90,9 @@ def cut(text: str, places: list[int]) -> list[Token]:
 
 @settings(max_examples=400, deadline=None)
 @given(rules(), TEXTS, st.lists(st.integers(0, 30), max_size=12))
+@example([Rule("", "ab", Action.MASK)], "_a\u200b*b_ ab\u200bb", [2, 3])
+@example([Rule("", "a b", Action.MASK)], "**\uff41** \n\u00a0*b, ab", [2, 6])
+@example([Rule("", "a**b", Action.MASK)], "a***b a*b a****\u200b****b a*********b", [2, 6])
 @example([Rule("", r"a\b|ab1", Action.MASK, is_regex=True)], "ab1 a", [1, 2])
 @example([Rule("", r"a[^a]*b", Action.MASK, is_regex=True)], "a1111111111111b1b", [3])
 def test_the_same_comes_out_however_the_text_is_cut(
@@ -126,7 +132,7 @@ def test_a_new_filter_goes_on_where_an_old_one_was_lost(
 
 
 @settings(max_examples=150, deadline=None)
-@given(rules(), st.text(ALPHABET, min_size=1, max_size=8))
+@given(rules(NARROW_WORDS), st.text(WIDER, min_size=1, max_size=8))
 def test_nothing_is_held_that_could_not_be_part_of_a_match(
     given_rules: list[Rule], text: str
 ) -> None:
@@ -169,7 +175,25 @@ def test_nothing_is_held_that_could_not_be_part_of_a_match(
         ("c++", "c++ and c++11, cc++", "*** and ***11, cc++"),
         ("cafe", "cafe\u0301 cafe", "cafe\u0301 ***"),
         ("क", "कि क", "कि ***"),
-        ("two words", "Two words, two  words", "***, two  words"),
+        ("two words", "Two words, two  words, twowords", "***, ***, twowords"),
+        ("two  words", "**Two**\u00a0words two\n   *words*", "***** ****"),
+        (
+            "secret",
+            "se\u200bcret s\u00ade\u034fc\u2060r\ufeffe\ufe0ft sec\u200d\u200cret",
+            "*** *** ***",
+        ),
+        ("secret", "my _secret_, my_secret_key, __secret__!", "my _***_, my_***_key, __***__!"),
+        ("secret", "**secret** se**cr**et `sec`ret s~~ecret~~", "******* *** `*** ***~~"),
+        (
+            "secret",
+            "\uff53\uff45\uff43\uff52\uff45\uff54 \U0001d42c\U0001d41e\U0001d41c\U0001d42b\U0001d41e\U0001d42d",
+            "*** ***",
+        ),
+        ("s\u00adecret", "secret", "***"),
+        ("file", "\ufb01le profile", "*** profile"),
+        ("snake_case", "snake_case snakecase", "*** snakecase"),
+        ("damn", "damn\u200bed \u200bdamn\u200b", "***\u200bed \u200b***\u200b"),
+        ("ab", "a" + "\u200b" * 254 + "b a" + "\u200b" * 255 + "b", "*** a" + "\u200b" * 255 + "b"),
     ],
 )
 def test_words_in_any_script(pattern: str, text: str, shown: str) -> None:

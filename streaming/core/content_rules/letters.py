@@ -28,23 +28,78 @@ def is_unspaced(character: str) -> bool:
     return at >= 0 and code <= _UNSPACED[at][1]
 
 
+# What Unicode lets fonts draw as nothing (Default_Ignorable_Code_Point).
+_IGNORABLE = frozenset(
+    chr(code)
+    for first, last in (
+        (0x00AD, 0x00AD), (0x034F, 0x034F), (0x061C, 0x061C), (0x115F, 0x1160), (0x17B4, 0x17B5),
+        (0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164),
+        (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3),
+        (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
+    )
+    for code in range(first, last + 1)
+)  # fmt: skip
+_MARKUP = frozenset("*_`~")
+
+
+def is_ignorable(character: str) -> bool:
+    """Whether nobody sees it: what Unicode calls ignorable, and control characters."""
+    if character in _IGNORABLE:
+        return True
+    return unicodedata.category(character) == "Cc" and not character.isspace()
+
+
+def is_unseen(text: str) -> bool:
+    """Whether there is nothing to see of it."""
+    return all(character.isspace() or is_ignorable(character) for character in text)
+
+
 class _Joins(dict[str, bool]):
-    """Whether a word goes on with this character. Remembered: it is asked for every character."""
+    """Whether a word goes on with this character. Remembered: it is asked for every character.
+
+    The underscore ends words: it emphasises them, and joins them to names (``my_secret_key``).
+    """
 
     def __missing__(self, character: str) -> bool:
-        joins = is_word_character(character) and not is_unspaced(character)
+        joins = (
+            is_word_character(character)
+            and character != "_"
+            and not is_unspaced(character)
+            and not is_ignorable(character)
+        )
         self[character] = joins
         return joins
 
 
-class _Folds(dict[str, str]):
-    """A character as it is compared where case does not matter: ``ß`` is ``ss``."""
+class _Skips(dict[str, bool]):
+    """Whether it does not count inside a word: readers do not see it once Markdown is shown."""
+
+    def __missing__(self, character: str) -> bool:
+        skips = character in _MARKUP or is_ignorable(character)
+        self[character] = skips
+        return skips
+
+
+class _Forms(dict[str, str]):
+    """A character as it is compared: fullwidth, bold and other forms of a letter are that letter, and
+    every white space is a space."""
 
     def __missing__(self, character: str) -> str:
-        folded = character.casefold()
+        form = " " if character.isspace() else unicodedata.normalize("NFKC", character)
+        self[character] = form
+        return form
+
+
+class _Folds(dict[str, str]):
+    """A character's form as it is compared where case does not matter: ``ß`` is ``ss``."""
+
+    def __missing__(self, character: str) -> str:
+        folded = "".join(FORMS[one] for one in FORMS[character].casefold())
         self[character] = folded
         return folded
 
 
 JOINS = _Joins({"": False})
+SKIPS = _Skips()
+FORMS = _Forms()
 FOLDS = _Folds()

@@ -35,7 +35,7 @@ class Matcher:
         regexes = [
             compiled(index, rule, longest) for index, rule in enumerate(rules) if rule.is_regex
         ]
-        self._words = Words(words) if words else None
+        self._words = Words(words, longest) if words else None
         self._regexes = Regexes(regexes, longest) if regexes else None
 
     def look(self, before: str, text: str, is_whole: bool) -> tuple[int, Match | None]:
