@@ -36,6 +36,11 @@ class ContentRuleForm(forms.ModelForm):
                 content_rules.check(ContentRule(**{**given, "tenant": None}))
             except RuleRefused as refusal:
                 self.add_error("pattern", str(refusal))
+        if {"action", "replacement"} <= given.keys():
+            try:
+                content_rules.check_replacement(ContentRule(**{**given, "tenant": None}))
+            except RuleRefused as refusal:
+                self.add_error("replacement", str(refusal))
         return given
 
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from django.db.models import Q
 
 from streaming.conf import conf
-from streaming.core.content_rules import Action, Rule, RuleRefused, RuleSet, filtered
+from streaming.core.content_rules import (
+    Action,
+    Rule,
+    RuleRefused,
+    RuleSet,
+    filtered,
+    is_unseen,
+)
 from streaming.models import ContentRule
 
 LONGEST_SAMPLE = 20_000
@@ -39,6 +46,15 @@ def as_rule(row: ContentRule) -> Rule:
 def check(row: ContentRule) -> None:
     """Raises ``RuleRefused``, which says why, if a stream cannot be searched for it."""
     RuleSet([as_rule(row)], conf().filter_hold_characters)
+
+
+def check_replacement(row: ContentRule) -> None:
+    """Raises ``RuleRefused`` where readers would not see that something was masked.
+
+    What stood around it would become one word, which may be one that another rule forbids.
+    """
+    if row.action == Action.MASK and is_unseen(row.replacement):
+        raise RuleRefused("A mask needs something that is seen in place of a match, such as ***.")
 
 
 def try_on(text: str, *, tenant_id: int | None) -> Tried:

@@ -63,6 +63,18 @@ def test_a_tenant_admin_keeps_the_rules_of_its_own_tenant_only() -> None:
         assert answer.status_code in (302, 403, 404)
 
 
+@pytest.mark.parametrize("replacement", ["", "\u200b", " \u00ad"])
+def test_a_mask_that_nobody_sees_is_refused(replacement: str) -> None:
+    """``seXcret`` without its ``X`` is a word that another rule may forbid."""
+    tenant = Tenant.objects.create(name="acme")
+    client = client_of("tenant_admin", tenant)
+    add = reverse("admin:streaming_contentrule_add")
+    given = {**RULE, "tenant": tenant.pk, "replacement": replacement}
+    answer = client.post(add, given)
+    assert "needs something that is seen" in answer.content.decode()
+    assert client.post(add, {**given, "action": "flag"}).status_code == 302
+
+
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
