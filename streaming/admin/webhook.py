@@ -93,6 +93,14 @@ class WebhookEndpointAdmin(OfTenant, WithPages):
             signed=True,
             tells=True,
         ),
+        confirmed_action(
+            "end_former_secret",
+            description="End the former secret of selected webhooks",
+            question="Receivers that still have the former secret will refuse what comes. End it?",
+            done="Signs with its present secret only.",
+            act=webhooks.end_former_secret,
+            signed=True,
+        ),
     ]
 
     @admin.display(description="events")

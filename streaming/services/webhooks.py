@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -115,13 +115,32 @@ def switch(endpoint: WebhookEndpoint, *, on: bool, by: str, why: str = "") -> No
 
 @transaction.atomic
 def rotate(endpoint: WebhookEndpoint, *, by: str) -> str:
-    """A new secret, which is returned; the former one signs beside it for ``OVERLAP``."""
+    """A new secret, which is returned; the former one signs beside it for ``OVERLAP``.
+
+    Raises ``Refused`` while that lasts: asked twice, it would end the secret that receivers have.
+    """
     stored = WebhookEndpoint.objects.select_for_update(no_key=True).get(pk=endpoint.pk)
+    if until := _former_signs_until(stored):
+        raise Refused(
+            f"{stored}: it has a new secret already, and the former one signs beside it until"
+            f" {until:%Y-%m-%d %H:%M} UTC. It can have another then, or when the former one is ended."
+        )
     stored.secret_version += 1
     stored.rotated_at = timezone.now()
     stored.save(update_fields=["secret_version", "rotated_at"])
     _told("rotate", stored, by, version=stored.secret_version)
     return secret_of(stored)
+
+
+@transaction.atomic
+def end_former_secret(endpoint: WebhookEndpoint, *, by: str) -> None:
+    """Sign with the present secret only. Raises ``Refused`` where that is so already."""
+    stored = WebhookEndpoint.objects.select_for_update(no_key=True).get(pk=endpoint.pk)
+    if not _former_signs_until(stored):
+        raise Refused(f"{stored}: no former secret signs any more.")
+    stored.rotated_at = None
+    stored.save(update_fields=["rotated_at"])
+    _told("end_former_secret", stored, by, version=stored.secret_version)
 
 
 @transaction.atomic
@@ -146,7 +165,7 @@ def secrets(endpoint: WebhookEndpoint) -> list[bytes]:
     """What its messages are signed with: the present secret, and for a while the one before it."""
     present = endpoint.secret_version
     versions = [present]
-    if endpoint.rotated_at is not None and endpoint.rotated_at > timezone.now() - OVERLAP:
+    if _former_signs_until(endpoint):
         versions.append(present - 1)
     return [_secret(endpoint.pk, version) for version in versions]
 
@@ -160,6 +179,14 @@ def fail(endpoint: WebhookEndpoint, deliveries: int, said: str) -> None:
     """Tell operators that it was not told everything."""
     data = {"url": endpoint.url, "deliveries": deliveries, "said": said}
     open_incident(FAILED, subject_of(endpoint), data=data)
+
+
+def _former_signs_until(endpoint: WebhookEndpoint) -> datetime | None:
+    """None: it does not sign any more, or there is none."""
+    if endpoint.rotated_at is None:
+        return None
+    until = endpoint.rotated_at + OVERLAP
+    return until if until > timezone.now() else None
 
 
 def _secret(endpoint_id: int, version: int) -> bytes:

@@ -177,7 +177,7 @@ ACTIONS: dict[str, dict[str, set[str]]] = {
     "streaming.flaggedsession": ON_SESSIONS,
     "streaming.interruptedsession": ON_SESSIONS,
     "streaming.webhookdelivery": {"send_again": {OPS, TEN}},
-    "streaming.webhookendpoint": {name: {OPS, TEN} for name in ["switch_on", "switch_off", "send_test", "rotate"]},
+    "streaming.webhookendpoint": {name: {OPS, TEN} for name in ["switch_on", "switch_off", "send_test", "rotate", "end_former_secret"]},
     "streaming.contentrule": {"delete_selected": {TEN}},
     "auth.user": {"delete_selected": NONE},
     "auth.group": {"delete_selected": NONE},

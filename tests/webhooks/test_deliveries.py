@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from streaming.models import Incident, OutboxMessage, WebhookDelivery, WebhookEndpoint
 from streaming.services import webhook_deliveries, webhooks
+from streaming.services.refused import Refused
 from streaming.services.webhook_deliveries import DISABLE, GIVE_UP, LONGEST_PAUSE
 from tests.billing.events.receiver import Receiver
 from tests.billing.rows import add_tenant
@@ -166,12 +167,32 @@ def test_a_rotated_secret_signs_beside_the_former_one_for_a_day(receiver):
     (received,) = receiver.received
     assert received.is_signed_with(new)
     assert received.is_signed_with(former)
+    with pytest.raises(Refused, match="it has a new secret already"):
+        webhooks.rotate(endpoint, by=BY)
+    endpoint.refresh_from_db()
+    assert (endpoint.secret_version, webhooks.secret_of(endpoint)) == (2, new)
     WebhookEndpoint.objects.update(rotated_at=timezone.now() - webhooks.OVERLAP)
     ended()
     run()
     assert receiver.received[1].is_signed_with(new)
     assert not receiver.received[1].is_signed_with(former)
     assert "whsec_" not in str(list(OutboxMessage.objects.values_list("data", flat=True)))
+
+
+def test_a_former_secret_can_be_ended_at_once(receiver):
+    endpoint = hook(receiver)
+    with pytest.raises(Refused, match="no former secret"):
+        webhooks.end_former_secret(endpoint, by=BY)
+    leaked = webhooks.secret_of(endpoint)
+    new = webhooks.rotate(endpoint, by=BY)
+    webhooks.end_former_secret(endpoint, by=BY)
+    ended()
+    run()
+    (received,) = receiver.received
+    assert received.is_signed_with(new)
+    assert not received.is_signed_with(leaked)
+    assert actions()[-2:] == ["webhook.rotate", "webhook.end_former_secret"]
+    assert webhooks.rotate(endpoint, by=BY) != new
 
 
 def test_private_addresses_are_not_asked_unless_that_is_allowed(receiver, settings):
