@@ -34,6 +34,11 @@ _NEVER = (
 )
 """Link-local, and one that is not: where clouds hand a machine its credentials."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_COMPATIBLE = ipaddress.ip_network("::/96")
+_NOT_PUBLIC = (_LOCAL_NAT64, _COMPATIBLE, ipaddress.ip_network("fec0::/10"))
+"""Each network's own, whatever lists of the language's version say."""
+_LOCAL_NAMES = (".localhost", ".local", ".internal")
 
 
 class AddressRefused(Exception):
@@ -57,7 +62,7 @@ def check_url(url: str) -> None:
     """Raises ``AddressRefused`` for an URL that nothing would be sent to, whatever its name leads to."""
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        port = parts.port
     except ValueError as exc:
         raise AddressRefused(f"{url!r} is no URL: {exc}") from None
     private = conf().webhook_private_addresses
@@ -65,9 +70,13 @@ def check_url(url: str) -> None:
         raise AddressRefused("the URL must begin with https://")
     if not parts.hostname or parts.username is not None or parts.password is not None:
         raise AddressRefused("the URL must name a host, and neither user nor password")
+    if port == 0:
+        raise AddressRefused("the URL's port cannot be 0")
     try:
         address = ipaddress.ip_address(parts.hostname)
     except ValueError:
+        if not private and f".{parts.hostname.rstrip('.')}".endswith(_LOCAL_NAMES):
+            raise AddressRefused(f"{parts.hostname} does not lead to public addresses") from None
         return
     if not is_allowed(address):
         what = "an address that is allowed" if private else "a public address"
@@ -76,28 +85,33 @@ def check_url(url: str) -> None:
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether it is in the public internet, also where one address stands for another."""
-    address = _meant(address)
-    return address.is_global and not address.is_multicast
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
+    return all(one.is_global and not one.is_multicast for one in _meant(address))
 
 
 def is_allowed(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether something may be sent there, by the settings."""
     if not conf().webhook_private_addresses:
         return is_public(address)
-    meant = _meant(address)
-    return not any(meant in network for network in _NEVER)
+    return not any(one in network for one in _meant(address) for network in _NEVER)
 
 
 def _meant(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
-) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address that one of IPv6 stands for, or itself."""
+) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The IPv4 addresses that one of IPv6 may stand for, or itself."""
     if isinstance(address, ipaddress.IPv4Address):
-        return address
-    inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
-    if inner is None and address in _NAT64:
-        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return inner or address
+        return [address]
+    number = int(address)
+    inner: list[ipaddress.IPv4Address | None] = [address.ipv4_mapped, address.sixtofour]
+    inner += address.teredo or ()
+    if any(address in network for network in (_NAT64, _LOCAL_NAT64, _COMPATIBLE)):
+        inner.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
+    if address in _LOCAL_NAT64:  # by RFC 6052: around the byte that is always zero
+        first, last = number >> 64 & 0xFFFF, number >> 40 & 0xFFFF
+        inner.append(ipaddress.IPv4Address(first << 16 | last))
+    return [one for one in inner if one is not None] or [address]
 
 
 @asynccontextmanager

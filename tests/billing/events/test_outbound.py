@@ -22,12 +22,18 @@ from streaming.services.outbound import (
 )
 from tests.billing.events.receiver import Receiver
 
-PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+PUBLIC = [
+    "93.184.216.34", "8.8.8.8", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808",
+    "2002:808:808::1",
+]  # fmt: skip
 PRIVATE = [
     "0.0.0.0", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.9.9.9", "169.254.169.254", "172.16.0.1",
     "192.0.2.1", "192.168.1.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
     "::", "::1", "fe80::1", "fc00::1", "fd12::1", "ff02::1", "2001:db8::1", "::ffff:127.0.0.1",
     "::ffff:169.254.169.254", "2002:7f00:1::", "64:ff9b::7f00:1", "2001:0:4136:e378:8000:63bf:f5ff:fffe",
+    "::127.0.0.1", "::10.0.0.1", "::8.8.8.8", "64:ff9b::10.0.0.1", "64:ff9b:1::7f00:1",
+    "64:ff9b:1:a00:0:100::", "64:ff9b:1::808:808", "fec0::1", "feff::1", "2002:a00:1::1",
+    "2002:c0a8:101::1", "2001:0:a00:1:8000:63bf:f7f7:f7f7", "2001:0:808:808:8000:63bf:80ff:fffe",
 ]  # fmt: skip
 
 
@@ -60,6 +66,12 @@ def test_addresses_that_are_not(address):
         "https://127.0.0.1/",
         "https://[::1]:8443/",
         "https://169.254.169.254/latest/meta-data",
+        "https://hook.example:0/",
+        "https://localhost/",
+        "https://LOCALHOST.:8443/",
+        "https://hooks.localhost/",
+        "https://printer.local/",
+        "https://metadata.google.internal./",
         "hook.example",
         "",
     ],
@@ -72,12 +84,17 @@ def test_urls_that_are_refused_whatever_they_lead_to(url):
 def test_urls_that_pass():
     check_url("https://hook.example/in?a=b")
     check_url("https://8.8.8.8:8443/")
+    check_url("https://localhost.example/")
 
 
 @pytest.mark.usefixtures("private")
 def test_private_addresses_where_they_are_allowed():
     check_url("http://127.0.0.1:8000/")
     check_url("https://10.0.0.1/")
+    check_url("http://hooks.internal/")
+    check_url("http://[::1]:8000/")
+    with pytest.raises(AddressRefused):
+        check_url("http://10.0.0.1:0/")
     with pytest.raises(AddressRefused):
         check_url("ftp://10.0.0.1/")
 
@@ -85,6 +102,8 @@ def test_private_addresses_where_they_are_allowed():
 METADATA = [
     "169.254.169.254", "169.254.170.2", "fe80::1", "fe80::1%eth0", "fd00:ec2::254",
     "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1",
+    "::169.254.169.254", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:a9fe:a9:fe00::",
+    "2001:0:808:808:8000:63bf:5601:5601",
 ]  # fmt: skip
 
 
