@@ -142,9 +142,9 @@ def parse_rehearsal(header: str | None, principal: Principal) -> list[int]:
     """
     if header is None:
         return []
-    if not (conf().allow_rehearsal and principal.is_test):
+    if not (conf().allow_rehearsal and principal.is_test and principal.embed is None):
         raise InvalidRequest(
-            "Faults may be rehearsed with test keys only, where ALLOW_REHEARSAL is set.",
+            "Faults may be rehearsed with test keys only, not with embed tokens, where ALLOW_REHEARSAL is set.",
             param="X-Unbroken-Rehearse",
         )
     kind, _, places = header.partition("@")

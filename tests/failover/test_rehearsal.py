@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from tests.engine_simulator.process import SimulatorProcess
@@ -79,6 +80,15 @@ def test_an_ordinary_key_may_not(stack):
     reply = rehearse(stack, "kill@5", is_test=False)
     assert reply.status == 400
     assert "test keys only" in reply.error["message"]
+
+
+def test_an_embed_token_of_a_test_key_may_not(stack):
+    url = stack.gateway().url
+    key = {"Authorization": f"Bearer {stack.api_key(is_test=True)}"}
+    minted = httpx.post(f"{url}/v1/embed-tokens", json={"user": "ann"}, headers=key, timeout=30)
+    reply = ask(url, minted.json()["token"], PROMPT, headers={"X-Unbroken-Rehearse": "kill@5"})
+    assert reply.status == 400
+    assert "not with embed tokens" in reply.error["message"]
 
 
 def test_nobody_may_where_it_is_not_allowed(stack):
