@@ -26,9 +26,17 @@ def person_of(name: str) -> User:
 def give_role(name: str, role: str, *, tenants: Iterable[str] = (), by: str) -> None:
     """Let somebody into the admin with a role, and make them a member of ``tenants``.
 
-    Raises ``Refused`` for an unknown user, role or tenant. Given again it changes nothing.
+    Raises ``Refused`` for an unknown user, role or tenant, and for tenants with a role that sees all:
+    whoever names them means to narrow it, and nothing would. Given again it changes nothing.
     """
     user, group = person_of(name), _group_of(role)
+    tenants = list(tenants)
+    sees_all = {"codename": "all_tenants", "content_type__app_label": "streaming"}
+    if tenants and group.permissions.filter(**sees_all).exists():
+        raise Refused(
+            f"Whoever has the role {role} sees all tenants, so it cannot be given for"
+            f" {', '.join(tenants)} only. Leave the tenants out, or give another role."
+        )
     rows = [_tenant_of(tenant) for tenant in tenants]
     if not user.is_staff:
         user.is_staff = True

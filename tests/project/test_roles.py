@@ -124,6 +124,7 @@ def test_a_tenant_admin_sees_the_tenants_that_are_named(alice):
         (["give", "boss", "alice"], "There is no role boss"),
         (["give", "support", "nobody"], "There is no user nobody"),
         (["give", "tenant_admin", "alice", "--tenant", "none"], "There is no tenant none"),
+        (["give", "content_reviewer", "alice", "--tenant", "acme"], "sees all tenants"),
         (["take", "boss", "alice"], "There is no role boss"),
         (["give", "support"], "Say which role"),
     ],

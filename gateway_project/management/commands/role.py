@@ -24,7 +24,10 @@ class Command(BaseCommand):
         parser.add_argument("role", nargs="?", help=f"{', '.join(ROLES)}, or a group of your own")
         parser.add_argument("user", nargs="?", help="the name that they log in with")
         parser.add_argument(
-            "--tenant", action="append", default=[], help="a tenant that they see; several times"
+            "--tenant",
+            action="append",
+            default=[],
+            help="a tenant that they see; several times. Not with roles that see all tenants",
         )
 
     def handle(self, **options: Any) -> None:
