@@ -1,6 +1,6 @@
 """Embed tokens: minted by a product's backend, held by one end user's browser, read at every request.
 
-The token's text is its id and expiry, signed: what is forged, tampered with or too old is refused
+The token's text is its id, its expiry and a digest of its end user, signed: what is forged, tampered with or too old is refused
 before anything is looked up. What it allows is in its row (``EmbedToken``).
 """
 
@@ -18,6 +18,7 @@ import orjson
 from django.core import signing
 from django.db import transaction
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 from psycopg_pool import AsyncConnectionPool
 
 from streaming.conf import conf
@@ -47,6 +48,7 @@ KEPT = timedelta(days=1)
 """How long the row of a token that is over is kept, for whoever wonders."""
 
 _signer = signing.TimestampSigner(salt="unbroken.embed", sep=".")
+_READER_SALT = "unbroken.embed.reader"
 _CACHE_ENTRIES = 10_000
 
 # A token is never good for longer than its key.
@@ -149,7 +151,8 @@ async def mint(gateway: Gateway, principal: Principal, order: EmbedOrder) -> Min
             level=row["level"],
             variant=order.variant,
         )
-    return Minted(token_id, _text(token_id, expires_at), expires_at)
+    reader = _reader(principal.tenant_id, order.user)
+    return Minted(token_id, _text(token_id, expires_at, reader), expires_at)
 
 
 async def revoke(gateway: Gateway, principal: Principal, token_id: UUID) -> None:
@@ -265,8 +268,16 @@ def check_may_mint(principal: Principal) -> None:
         raise NotPermitted("Embed tokens are made and revoked with an API key.")
 
 
-def _text(token_id: UUID, expires_at: datetime) -> str:
-    return PREFIX + _signer.sign_object([token_id.hex, int(expires_at.timestamp())])
+def _reader(tenant_id: int, end_user: str) -> str:
+    """What tells end users apart in a browser, without telling who they are: 16 hexadecimal digits.
+
+    A browser that several people use keeps what it stores of them apart by it.
+    """
+    return salted_hmac(_READER_SALT, f"{tenant_id}:{end_user}", algorithm="sha256").hexdigest()[:16]
+
+
+def _text(token_id: UUID, expires_at: datetime, reader: str) -> str:
+    return PREFIX + _signer.sign_object([token_id.hex, int(expires_at.timestamp()), reader])
 
 
 def _read_text(token: str) -> tuple[UUID, datetime]:
@@ -274,7 +285,7 @@ def _read_text(token: str) -> tuple[UUID, datetime]:
     try:
         if len(token) > MAX_TOKEN_LENGTH:
             raise signing.BadSignature
-        token_id, expires = _signer.unsign_object(token.removeprefix(PREFIX))
+        token_id, expires = _signer.unsign_object(token.removeprefix(PREFIX))[:2]
     except (signing.BadSignature, binascii.Error, UnicodeError):
         raise AuthenticationFailed("Incorrect embed token provided.") from None
     return UUID(token_id), datetime.fromtimestamp(expires, UTC)

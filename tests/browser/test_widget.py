@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, WebSocket, expect
 
 from tests.browser.widget import Shop, Window, open_shop, script, window
 
@@ -310,3 +312,113 @@ async def test_a_page_of_another_origin_whose_token_runs_out(browser: Browser, s
         await view.ask(SHORT)
         await is_whole(view)
         assert len(minted) == 1
+
+
+def reader(token: str) -> str:
+    """Of a token what tells its end user from others."""
+    payload = token.removeprefix("ub-embed-").split(".")[0]
+    _, _, digest = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    assert re.fullmatch("[0-9a-f]{16}", digest)
+    return digest
+
+
+async def test_readers_of_one_browser_see_nothing_of_each_other(
+    browser: Browser, shop: Shop
+) -> None:
+    """The page names no conversation; who comes back, with another token, finds her own."""
+    origin = "http://shop.localhost:9999"
+    shop.stack.sql(
+        "UPDATE streaming_tenant SET allowed_origins = %s::jsonb WHERE name = 'acme'",
+        json.dumps([origin]),
+    )
+    hers, his = "Ann's secret [[tokens=12]]", "Bob's matter [[tokens=12]]"
+    policy = "default-src 'none'; script-src {gateway}; style-src 'none'; connect-src 'self' {gateway} {socket}"
+    sent: list[str] = []
+
+    def watch(page: Page) -> None:
+        page.on("request", lambda request: sent.append(f"{request.url} {request.post_data}"))
+
+        def listen(socket: WebSocket) -> None:
+            socket.on("framesent", lambda data: sent.append(str(data)))
+
+        page.on("websocket", listen)
+
+    async def prepare(page: Page) -> None:
+        watch(page)
+
+        async def mint(route: Route) -> None:
+            await route.fulfill(json={"token": shop.token(users[-1])})
+
+        await page.route("**/chat-token", mint)
+
+    assert reader(shop.token("ann")) == reader(shop.token("ann")) != reader(shop.token("bob"))
+    async with await browser.new_context(reduced_motion="reduce") as context:
+        visit = partial(
+            window, browser, shop, origin=origin, policy=policy, context=context, prepare=prepare
+        )
+        users = ["ann"]
+        head = (
+            f'<script type="module" src="{shop.url}/static/streaming/widget.js"'
+            ' data-token-url="/chat-token"></script>'
+        )
+        async with visit(head=head) as view:
+            await view.ask(hers)
+            await is_whole(view)
+            session = await view.session()
+
+        users.append("bob")
+        before, sent[:] = shop.sessions(), []
+        for tag in (head, script(shop, token=shop.token("bob"))):
+            async with visit(head=tag) as view:
+                await view.launcher.click()
+                await expect(view.question).to_be_enabled()
+                await view.ask(his)
+                await expect(view.chat.locator(".question").last).to_have_text(his)
+                await view.finished()
+                assert hers not in await view.chat.locator(".log").inner_text()
+        assert shop.sessions() == before + 2
+        assert sent
+        assert not any("Ann" in one or session in one for one in sent)
+
+        users.append("ann")
+        before = shop.sessions()
+        async with visit(head=head) as view:
+            await view.launcher.click()
+            await expect(view.chat.locator(".question")).to_have_text([hers])
+            await view.finished()
+            assert words(await view.shown()) == words(shop.stored(session))
+            # The page's reader has changed under it.
+            await view.question.fill("a draft")
+            await view.chat.evaluate("(chat, token) => (chat.token = token)", shop.token("bob"))
+            await expect(view.chat.locator(".question")).to_have_text([his, his])
+            await expect(view.question).to_have_value("")
+            await view.chat.evaluate("(chat, token) => (chat.token = token)", shop.token("ann"))
+            await expect(view.chat.locator(".question")).to_have_text([hers])
+        assert shop.sessions() == before, "nothing was asked twice"
+
+
+async def test_a_page_that_is_not_allowed_says_so(browser: Browser, shop: Shop) -> None:
+    warned: list[str] = []
+
+    async def prepare(page: Page) -> None:
+        # The modules are anybody's; the API is not.
+        page.on("console", lambda m: warned.append(m.text) if m.type == "warning" else None)
+
+    policy = (
+        "default-src 'none'; script-src {gateway}; style-src 'none'; connect-src {gateway} {socket}"
+    )
+    async with window(
+        browser, shop, origin="http://other.localhost:9999", policy=policy, prepare=prepare,
+        complains=True,
+    ) as view:  # fmt: skip
+        await view.ask(SHORT)
+        state = view.answer.locator(".state")
+        await expect(state).to_have_text(
+            "The chat cannot be reached. Still trying…", timeout=60_000
+        )
+        await expect(view.answer).to_have_attribute("aria-busy", "true")
+        await expect(view.status).to_contain_text("cannot be reached")
+        assert [text for text in warned if "allowed origins" in text] == [
+            "unbroken-chat: the gateway cannot be reached. If this page's origin is not among the "
+            "tenant's allowed origins, the browser hides the gateway's answer."
+        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from tests.security.conftest import MODEL, House
 
 pytestmark = pytest.mark.browser
 
+READER = b'["1",1,"00000000000000aa"]'
+# Tokens of one reader, as the widget takes them: what a gateway says of them is another matter.
+TOKEN = f"ub-embed-{urlsafe_b64encode(READER).decode().rstrip('=')}.from-"
+
 PRODUCT_PAGE = """<!doctype html><title>product</title><iframe id="chat" src="{url}/embed/shop/"></iframe>
 <script>
 const heard = [];
@@ -24,7 +29,7 @@ addEventListener("message", (event) => {{
   if (event.origin !== "{url}") return;
   heard.push(event.data);
   const named = heard.length > 1 && {{conversation: "ada"}};
-  event.source.postMessage({{type: "unbroken:token", token: "from-" + heard.length, ...named}}, event.origin);
+  event.source.postMessage({{type: "unbroken:token", token: "{token}" + heard.length, ...named}}, event.origin);
 }});
 </script>"""
 
@@ -61,7 +66,9 @@ class Products:
 @pytest.fixture
 async def products(house: House) -> AsyncIterator[Products]:
     async def page(_: web.Request) -> web.Response:
-        return web.Response(text=PRODUCT_PAGE.format(url=house.url), content_type="text/html")
+        return web.Response(
+            text=PRODUCT_PAGE.format(url=house.url, token=TOKEN), content_type="text/html"
+        )
 
     async with AsyncExitStack() as servers:
         origins = []
@@ -140,13 +147,13 @@ async def test_the_frame_takes_its_token_from_the_page_around_it(
     await has_heard(1)
     (frame,) = (one for one in page.frames if one.url.endswith("/embed/shop/"))
     token = 'document.getElementById("chat")?.token'
-    await frame.wait_for_function(f'{token} === "from-1"')
+    await frame.wait_for_function(f'{token} === "{TOKEN}1"')
     kept = """["storage", "conversation"].map((name) => document.getElementById("chat").getAttribute(name))"""
     assert await frame.evaluate(kept) == ["memory", None]  # for whoever comes next
     # Another page's messages are nobody's.
     await frame.evaluate('window.postMessage({type: "unbroken:token", token: "forged"}, "*")')
-    assert await frame.evaluate('document.getElementById("chat").refreshToken()') == "from-2"
-    assert await frame.evaluate(token) == "from-2"
+    assert await frame.evaluate('document.getElementById("chat").refreshToken()') == f"{TOKEN}2"
+    assert await frame.evaluate(token) == f"{TOKEN}2"
     assert await frame.evaluate(kept) == ["indexeddb", "shop:ada"]
     heard = await page.evaluate("heard")
     assert heard == [{"type": "unbroken:ready"}, {"type": "unbroken:token-needed"}]

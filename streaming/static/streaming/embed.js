@@ -42,16 +42,17 @@ window.addEventListener("message", (event) => {
   if (event.source !== window.parent || !parents.includes(event.origin)) return;
   const message = event.data;
   if (message?.type !== "unbroken:token" || typeof message.token !== "string") return;
-  converse(typeof message.conversation === "string" ? message.conversation : "");
-  chat.token = message.token;
+  converse(typeof message.conversation === "string" ? message.conversation : "", message.token);
   for (const resolve of waiting.splice(0)) resolve(message.token);
 });
 
 /** Show this conversation: it is another one when another user has logged in. */
-function converse(name) {
+function converse(name, token) {
   const conversation = name && `${tenant}:${name}`;
-  if (chat.isConnected && (chat.getAttribute("conversation") ?? "") === conversation) return;
-  chat.remove();
+  const isOther = !chat.isConnected || (chat.getAttribute("conversation") ?? "") !== conversation;
+  if (isOther) chat.remove();
+  chat.token = token;
+  if (!isOther) return;
   chat.setAttribute("storage", name ? "indexeddb" : "memory");
   if (name) chat.setAttribute("conversation", conversation);
   else chat.removeAttribute("conversation");

@@ -7,7 +7,14 @@ import { MarkdownView } from "../markdown.js";
 import { element, icon, iconButton, label } from "./dom.js";
 import { isWorthRetrying, problemOf } from "./problems.js";
 
+const SAID = ["connecting", "unreachable", "thinking", "reconnecting", "recovering", "stopped"];
 const COPIED_MS = 2000;
+const UNREACHABLE_MS = 10_000; // without a sign from the gateway
+const UNREACHABLE_WARNING =
+  "unbroken-chat: the gateway cannot be reached. If this page's origin is not among the tenant's " +
+  "allowed origins, the browser hides the gateway's answer.";
+let hasHeard = false; // anything from the gateway, since the page was opened
+let hasWarned = false;
 
 /**
  * @typedef {object} Host what the view needs of the widget
@@ -22,7 +29,7 @@ const COPIED_MS = 2000;
 /** One answer of a session, and how far it is drawn. */
 class Version {
   body = element("div", { class: "body", dir: "auto" });
-  state = "connecting"; // or thinking, streaming, reconnecting, recovering, done, stopped, failed
+  state = "connecting"; // or unreachable, thinking, streaming, reconnecting, recovering, done, stopped, failed
   error = null;
   finishReason = "";
   #view;
@@ -142,7 +149,11 @@ export class AnswerView {
   #listen(version) {
     const { answer } = version;
     const move = (state) => this.#move(version, state);
-    answer.addEventListener("session", () => move("thinking"));
+    this.#watch(version);
+    answer.addEventListener("session", () => {
+      hasHeard = true;
+      move("thinking");
+    });
     answer.addEventListener("text", () => {
       move("streaming");
       this.#host.painter.soon(this.#draw);
@@ -160,6 +171,22 @@ export class AnswerView {
       },
       (error) => this.#fail(version, error),
     );
+  }
+
+  /** Say so when nothing comes at all; the client goes on trying. */
+  #watch(version) {
+    const { answer } = version;
+    const { id } = answer;
+    const timer = setInterval(() => {
+      const isWaiting = version.state === "connecting" && answer.id === id && !answer.error;
+      if (isWaiting && !navigator.onLine) return; // which is said already
+      clearInterval(timer);
+      if (!isWaiting || !this.element.isConnected) return;
+      this.#move(version, "unreachable");
+      if (hasHeard || hasWarned) return;
+      hasWarned = true;
+      console.warn(UNREACHABLE_WARNING);
+    }, UNREACHABLE_MS);
   }
 
   #fail(version, error) {
@@ -185,12 +212,13 @@ export class AnswerView {
 
   #announce(before, state) {
     const strings = this.#host.strings();
-    const wasLost = before === "reconnecting" || before === "recovering";
+    const wasLost = ["unreachable", "reconnecting", "recovering"].includes(before);
     if (state === "done") {
       const count = strings.words(this.text);
       this.#host.announce(strings.say("said_finished", { count }));
     } else if (state === "stopped") this.#host.announce(strings.say("stopped"));
     else if (state === "failed") this.#host.announce(`${strings.say("said_failed")}. ${this.#reason()}`);
+    else if (state === "unreachable") this.#host.announce(strings.say("unreachable"));
     else if (state === "reconnecting") this.#host.announce(strings.say("said_reconnecting"));
     else if (state === "recovering") this.#host.announce(strings.say("said_recovering"));
     else if (wasLost) this.#host.announce(strings.say("said_back"));
@@ -221,7 +249,7 @@ export class AnswerView {
     this.element.classList.toggle("streaming", state === "streaming");
     this.element.setAttribute("aria-busy", String(!isOver));
     this.#stateLine.dataset.state = state;
-    const isSaid = ["connecting", "thinking", "reconnecting", "recovering", "stopped"].includes(state);
+    const isSaid = SAID.includes(state);
     this.#stateLine.textContent = isSaid ? strings.say(state) : "";
     this.#stateLine.hidden = !isSaid;
     copy.hidden = !isOver || !this.text;

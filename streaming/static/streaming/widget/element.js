@@ -6,6 +6,7 @@ import { UnbrokenClient } from "../unbroken.js";
 import { Painter } from "./painter.js";
 import { Panel } from "./panel.js";
 import { isSecretKey, SECRET_KEY_WARNING } from "./problems.js";
+import { readerOf } from "./reader.js";
 import { Scroller } from "./scroller.js";
 import { ConversationStore } from "./storage.js";
 import { changed, stringsFor } from "./strings.js";
@@ -14,6 +15,8 @@ import { Thread } from "./thread.js";
 const DEFAULT_MODEL = "chat-default";
 const HISTORY_CHARACTERS = 24_000;
 const TOKEN_MS = 3000; // how long a page may take to bring a token before we complain
+const FIRST_PAUSE = 1000; // ms between tries to get the first token, longer each time
+const LONGEST_PAUSE = 30_000;
 const WORDS = ["lang", "title", "placeholder", "greeting"];
 const names = new Set(); // of the conversations on this page
 
@@ -28,6 +31,10 @@ export class UnbrokenChat extends HTMLElement {
   #painter;
   #thread = null;
   #name = "";
+  #reader = ""; // whose conversation is shown
+  #fetching = null; // the signal of the connection that is getting its first token
+  #waiting = ""; // what was asked before there was a token
+  #isReady = false;
   #strings = stringsFor([]);
   #connection = null; // an AbortController while it is on a page
   #problem = ""; // the string that says why it cannot work
@@ -54,14 +61,7 @@ export class UnbrokenChat extends HTMLElement {
   }
 
   set token(token) {
-    if (isSecretKey(token ?? "")) {
-      console.error(SECRET_KEY_WARNING);
-      this.#token = "";
-      this.#setProblem("error_key");
-      return;
-    }
-    this.#token = token ?? "";
-    if (this.isConnected) this.#begin();
+    if (this.#take(token ?? "")) this.#begin();
   }
 
   /**
@@ -74,14 +74,19 @@ export class UnbrokenChat extends HTMLElement {
 
   set refreshToken(refresh) {
     this.#refreshToken = refresh;
-    if (this.isConnected) this.#begin();
+    this.#begin();
   }
 
   /** Ask something, as if the reader had written it. Whether that was possible. */
   send(text) {
-    if (!this.#thread) return false;
-    this.#scroller.toEnd();
-    return this.#thread.ask(text);
+    if (this.#thread) {
+      this.#scroller.toEnd();
+      return this.#thread.ask(text);
+    }
+    if (!this.#canRefresh || !this.isConnected || this.#waiting || !text.trim()) return false;
+    this.#waiting = text;
+    this.#begin();
+    return true;
   }
 
   /** End the answer that is coming. */
@@ -91,6 +96,7 @@ export class UnbrokenChat extends HTMLElement {
 
   /** Start a new conversation. */
   clear() {
+    this.#waiting = "";
     this.#thread?.clear();
     this.#toEnd();
     if (this.#panel.isOpen) this.#panel.parts.question.focus();
@@ -104,6 +110,7 @@ export class UnbrokenChat extends HTMLElement {
     this.#toEnd();
     const { question, close } = this.#panel.parts;
     (question.disabled ? close : question).focus({ preventScroll: true });
+    if (!this.#thread) this.#begin();
   }
 
   close() {
@@ -134,9 +141,8 @@ export class UnbrokenChat extends HTMLElement {
 
   disconnectedCallback() {
     this.#connection.abort();
-    this.#client?.close(); // its answers go on at the gateway, and here when it comes back
-    this.#client = this.#thread = null;
-    this.#panel.parts.log.replaceChildren(this.#panel.parts.greeting);
+    this.#leave();
+    this.#isReady = false;
     names.delete(this.#name);
   }
 
@@ -148,27 +154,80 @@ export class UnbrokenChat extends HTMLElement {
       this.token = value;
     } else if (this.isConnected && before !== value) {
       if (WORDS.includes(name)) this.#translate();
-      else this.#panel.place();
+      else {
+        this.#panel.place();
+        if (!this.#thread) this.#begin();
+      }
     }
   }
 
-  /** Connect, once there is a way to get a token. */
+  get #canRefresh() {
+    return Boolean(this.refreshToken) || this.hasAttribute("token-url");
+  }
+
+  /** Connect, once there is a token: before that nobody knows whose conversation may be shown. */
   #begin() {
-    if (this.#thread || !this.isConnected) return;
-    if (!this.#token && !this.refreshToken && !this.hasAttribute("token-url")) {
+    // Attributes come before the element has been put into place.
+    if (!this.isConnected || (this.#connection?.signal.aborted ?? true)) return;
+    if (!this.#token && !this.#canRefresh) {
       // A page may still bring its token.
       setTimeout(() => {
-        if (!this.#thread && this.isConnected && !this.#problem) this.#setProblem("error_token");
+        const hasNone = !this.#thread && !this.#token && !this.#canRefresh;
+        if (hasNone && this.isConnected && !this.#problem) this.#setProblem("error_token");
       }, TOKEN_MS);
       return;
     }
+    if (this.#token && (readerOf(this.#token) || !this.#canRefresh)) this.#converse();
+    else if (!this.#thread) {
+      // Who only passes by needs no token.
+      if (this.#problem === "error_token") this.#setProblem("");
+      if (this.#panel.isOpen || this.#waiting || ConversationStore.isAnyKept(this.#name)) this.#fetchFirst();
+    }
+    if (!this.#isReady) {
+      this.#isReady = true;
+      this.#tell("unbroken:ready", {});
+    }
+  }
+
+  /** Get the first token, however long that takes. */
+  async #fetchFirst() {
+    const { signal } = this.#connection;
+    if (this.#fetching === signal) return;
+    this.#fetching = signal;
+    for (let pause = FIRST_PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+      try {
+        await this.#refresh();
+        break;
+      } catch (error) {
+        if (signal.aborted || this.#thread || this.#problem === "error_key") break;
+        console.warn("unbroken-chat: there is no token yet:", error);
+        this.#setProblem("unreachable");
+      }
+      await new Promise((resolve) => {
+        setTimeout(resolve, pause);
+        window.addEventListener("online", resolve, { once: true, signal });
+      });
+      if (signal.aborted || this.#thread) break;
+    }
+    if (this.#fetching === signal) this.#fetching = null;
+  }
+
+  /** Show the conversation of the reader whose token it is, and of nobody else. */
+  #converse() {
+    const reader = readerOf(this.#token);
+    if (this.#thread && this.#reader === reader) return;
+    if (this.#thread) this.#leave();
+    this.#reader = reader;
     this.#setProblem("");
-    this.#client = this.#makeClient();
+    // Of whom we cannot tell from others, nothing is kept.
+    const storage = reader ? (this.getAttribute("storage") ?? "indexeddb") : "memory";
+    const name = `${reader}:${this.#name}`;
+    this.#client = this.#makeClient(reader, storage, name);
     this.#thread = new Thread({
       client: () => this.#client,
       request: () => ({ model: this.getAttribute("model") || DEFAULT_MODEL, stream: true }),
       historyCharacters: () => Number(this.getAttribute("history")) || HISTORY_CHARACTERS,
-      store: new ConversationStore(this.#name, { inMemory: this.getAttribute("storage") === "memory" }),
+      store: new ConversationStore(name, { inMemory: storage === "memory" }),
       log: this.#panel.parts.log,
       strings: () => this.#strings,
       painter: this.#painter,
@@ -180,28 +239,57 @@ export class UnbrokenChat extends HTMLElement {
       tell: (name, detail) => this.#tell(name, detail),
     });
     this.#thread.restore();
-    this.#tell("unbroken:ready", {});
+    const text = this.#waiting;
+    this.#waiting = "";
+    if (text && !this.#thread.ask(text)) this.#panel.parts.question.value = text;
   }
 
-  #makeClient() {
+  /** Take the conversation out of sight. Its answers go on at the gateway, and here when it comes back. */
+  #leave() {
+    this.#client?.close();
+    this.#client = this.#thread = null;
+    this.#waiting = "";
+    const { log, greeting, question, status } = this.#panel.parts;
+    log.replaceChildren(greeting);
+    question.value = status.textContent = "";
+    this.#panel.setBusy(false);
+  }
+
+  #makeClient(reader, storage, name) {
     const baseUrl = this.getAttribute("base-url");
+    // A request of one reader is never sent with the token of the next.
+    const own = (token) => {
+      if (readerOf(token) !== reader) throw new Error("This token is another reader's.");
+      return token;
+    };
     return new UnbrokenClient({
       ...(baseUrl && { baseUrl: new URL(baseUrl, document.baseURI).href.replace(/\/$/, "") }),
-      token: async () => this.#token || this.#refresh(),
-      refreshToken: () => this.#refresh(),
-      storage: this.getAttribute("storage") ?? "indexeddb",
-      namespace: `chat:${this.#name}`,
+      token: this.#token,
+      refreshToken: async () => own(await this.#refresh()),
+      storage,
+      namespace: `chat:${name}`,
     });
   }
 
-  async #refresh() {
-    const token = await (this.refreshToken ?? (() => this.#fetchToken()))();
-    if (typeof token !== "string" || !token) throw new Error("There is no other token.");
-    if (isSecretKey(token)) {
+  /** Whether it is one that a browser may hold. */
+  #take(token) {
+    const isSecret = isSecretKey(token);
+    this.#token = isSecret ? "" : token;
+    if (isSecret) {
       console.error(SECRET_KEY_WARNING);
-      throw new Error("A secret key is no token for a browser.");
+      this.#setProblem("error_key");
     }
-    this.#token = token;
+    return !isSecret;
+  }
+
+  async #refresh() {
+    const { signal } = this.#connection;
+    const before = this.#token;
+    const token = await (this.refreshToken ?? (() => this.#fetchToken()))();
+    if (this.#token !== before) return this.#token; // the page was quicker, and knows better
+    if (typeof token !== "string" || !token) throw new Error("There is no other token.");
+    if (!this.#take(token)) throw new Error("A secret key is no token for a browser.");
+    if (!signal.aborted) this.#converse();
     return token;
   }
 

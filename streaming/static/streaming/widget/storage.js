@@ -19,10 +19,16 @@ export class ConversationStore {
   #kept = null;
   #inMemory;
 
-  /** @param {string} name tells the conversations of one page apart */
+  /** @param {string} name `reader:conversation`, which tells conversations of one origin apart */
   constructor(name, { inMemory = false } = {}) {
     this.#name = PREFIX + name;
     this.#inMemory = inMemory;
+  }
+
+  /** Whether anything is kept under a name, whoever's it is. */
+  static isAnyKept(name) {
+    const isOne = (key) => key.startsWith(PREFIX) && key.endsWith(`:${name}`);
+    return Boolean(withStorage((storage) => Object.keys(storage).some(isOne)));
   }
 
   /** @returns {Kept | null} */

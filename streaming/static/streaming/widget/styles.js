@@ -134,8 +134,8 @@ button { cursor: pointer; touch-action: manipulation; }
 .foot .state::before { content: ""; width: 8px; height: 8px; flex: none; border-radius: 50%; background: var(--accent); }
 .foot .state[data-state="stopped"]::before { border-radius: 2px; background: var(--soft); }
 .foot .state:is([data-state="connecting"], [data-state="thinking"])::before { animation: breathe 1.1s ease-in-out infinite; }
-.foot .state:is([data-state="reconnecting"], [data-state="recovering"]) { color: var(--warning); }
-.foot .state:is([data-state="reconnecting"], [data-state="recovering"])::before { background: var(--warning); animation: breathe .8s ease-in-out infinite; }
+.foot .state:is([data-state="unreachable"], [data-state="reconnecting"], [data-state="recovering"]) { color: var(--warning); }
+.foot .state:is([data-state="unreachable"], [data-state="reconnecting"], [data-state="recovering"])::before { background: var(--warning); animation: breathe .8s ease-in-out infinite; }
 .foot .icon, .code-head .icon { width: 17px; height: 17px; }
 .foot .count { padding-inline: 2px; font-variant-numeric: tabular-nums; font-size: .87em; white-space: nowrap; }
 
