@@ -12,6 +12,7 @@ from typing import Any
 
 from streaming.core.budget import TokenBudget
 from streaming.core.chunks import Sampling
+from streaming.core.control_tokens import disarmed
 
 ROLES = ("system", "developer", "user", "assistant")
 EXTRAS = ("top_k", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids")
@@ -31,7 +32,8 @@ class NotSupported(BadParameter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """``model`` as the client named it; ``messages`` with plain text content."""
+    """``model`` as the client named it; ``messages`` with plain text content, which spells no control
+    token (``control_tokens.disarmed``)."""
 
     model: str
     messages: list[dict[str, str]]
@@ -155,7 +157,7 @@ def _message(index: int, message: Any) -> dict[str, str]:
     # Chat templates know no developer; OpenAI made it the new name of system.
     return {
         "role": "system" if role == "developer" else role,
-        "content": _content(where, message.get("content")),
+        "content": disarmed(_content(where, message.get("content"))),
     }
 
 

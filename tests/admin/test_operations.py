@@ -188,7 +188,7 @@ def test_a_key_is_made_and_its_secret_shown_once(admin_client):
     tenant = Tenant.objects.create(name="acme")
     made = submit(
         admin_client, "apikey", "add",
-        tenant=tenant.pk, name="web", is_test="on", on_disconnect="cancel",
+        tenant=tenant.pk, name="web", is_test="on", on_disconnect="cancel", level="standard",
     )  # fmt: skip
     secret = re.search(r"ub-test-[\w-]{43}", html.unescape(made.text))[0]
     key = ApiKey.objects.get()
@@ -204,7 +204,7 @@ def test_a_key_is_made_and_its_secret_shown_once(admin_client):
 def test_a_key_cannot_be_made_to_expire_in_the_past(admin_client):
     tenant = Tenant.objects.create(name="acme")
     refused = submit(
-        admin_client, "apikey", "add", tenant=tenant.pk, on_disconnect="cancel",
+        admin_client, "apikey", "add", tenant=tenant.pk, on_disconnect="cancel", level="standard",
         expires_at_0="2020-01-01", expires_at_1="00:00:00",
     )  # fmt: skip
     assert "in the past" in refused.text
@@ -216,7 +216,7 @@ def test_a_key_is_changed_but_never_moved_nor_deleted(admin_client):
     other = Tenant.objects.create(name="other")
     submit(
         admin_client, "apikey", "change", key.pk,
-        tenant=other.pk, is_test="on", name="new", on_disconnect="finish",
+        tenant=other.pk, is_test="on", name="new", on_disconnect="finish", level="economy",
     )  # fmt: skip
     before, key = key, ApiKey.objects.get()
     assert (key.name, key.on_disconnect) == ("new", "finish")

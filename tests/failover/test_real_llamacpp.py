@@ -149,8 +149,19 @@ def prompt_ids(fleet: Fleet, session_id: str) -> list[int]:
 
 
 def killed_at(fleet: Fleet, prompt: str, token: int) -> Reply:
-    """Ask, and kill the serving node once the client has ``token`` tokens."""
+    """Ask, and kill the serving node once the client has ``token`` tokens.
 
+    Again where the engine was done with the whole answer by then: nothing was left to continue.
+    """
+    for _ in range(5):
+        fleet.make_whole()
+        reply = _killed_at(fleet, prompt, token)
+        if len(stored_attempts(fleet.stack.sql, reply.session_id)) > 1:
+            break
+    return reply
+
+
+def _killed_at(fleet: Fleet, prompt: str, token: int) -> Reply:
     def watch(reply: Reply) -> None:
         if reply.seqs and reply.seqs[-1] >= token and len(reply.controls) == 1:
             fleet.nodes[reply.controls[0][1]["node"]].kill()
@@ -162,7 +173,6 @@ def test_a_real_node_is_killed(fleet: Fleet, capsys: pytest.CaptureFixture[str])
     equal, cuts = 0, [(name, token) for name, tokens in CUTS.items() for token in tokens]
     many_bytes = 0
     for name, token in cuts:
-        fleet.make_whole()
         reply = killed_at(fleet, PROMPTS[name], token)
         unbroken = fleet.unbroken[name]
         assert reply.status == 200

@@ -94,7 +94,7 @@ def test_events_reach_their_metrics() -> None:
     metrics.reclaimed("n1", 0.4, "verified")
     assert value("unbroken_reclaim_seconds_count", node="n1") == 1
     assert value("unbroken_reclaims_total", node="n1", outcome="unverifiable") == 1
-    metrics.first_token("m", 0.3)
+    metrics.first_token("m", 0.3, "economy", "")
     metrics.pace("n1", "m").note(0.03)
     assert value("unbroken_first_token_seconds_count", model="m") == 1
     assert value("unbroken_inter_token_seconds_bucket", node="n1", model="m", le="0.02") == 0

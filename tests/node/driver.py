@@ -95,11 +95,12 @@ def control(stack: Stack, engines: dict[str, SimulatorProcess]) -> Iterator[str]
         server.server_close()
 
 
-def run_node(arguments: Sequence[str], env: dict[str, str], cwd: Path = HERE) -> str:
-    """What Node has said. Raises ``AssertionError`` with it, where something went wrong."""
+def run_node(arguments: Sequence[str], env: dict[str, str], cwd: Path = HERE) -> bytes:
+    """What Node has said, byte for byte. Raises ``AssertionError`` with it, where something went wrong."""
     done = subprocess.run(
         [node_program("node"), *arguments],
-        cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=SECONDS,
+        cwd=cwd, env=env, capture_output=True, check=False, timeout=SECONDS,
     )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
+    said = f"{done.stdout[-8000:].decode(errors='replace')}\n{done.stderr[-4000:].decode()}"
+    assert done.returncode == 0, said
     return done.stdout

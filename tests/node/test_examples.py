@@ -19,7 +19,7 @@ from tests.stack import ROOT, Stack
 
 _BLOCK = re.compile(r"^<!-- run -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STORED = """
-SELECT convert_from(string_agg(text, ''::bytea ORDER BY first_seq), 'UTF8')
+SELECT string_agg(text, ''::bytea ORDER BY first_seq)
 FROM streaming_tokencheckpoint
 WHERE session_id = (SELECT id FROM streaming_streamsession ORDER BY created_at DESC LIMIT 1)
 """
@@ -83,8 +83,8 @@ def desk() -> Iterator[Desk]:
         yield Desk(stack, {**os.environ, **given})
 
 
-def run(example: Example, env: dict[str, str], directory: Path) -> str:
-    """What it has printed. Raises ``AssertionError`` where it fails."""
+def run(example: Example, env: dict[str, str], directory: Path) -> bytes:
+    """What it has printed: answers may have line ends and NUL of their own. Raises ``AssertionError`` where it fails."""
     if example.language == "js":
         # Where the clients are found.
         path = HERE / "node_modules" / f".example-{example.line}.mjs"
@@ -97,9 +97,9 @@ def run(example: Example, env: dict[str, str], directory: Path) -> str:
     path.write_text(example.source)
     done = subprocess.run(
         [sys.executable, str(path)],
-        env=env, capture_output=True, text=True, check=False, timeout=SECONDS,
+        env={**env, "PYTHONIOENCODING": "utf-8"}, capture_output=True, check=False, timeout=SECONDS,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
 
