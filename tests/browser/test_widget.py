@@ -331,7 +331,10 @@ async def test_readers_of_one_browser_see_nothing_of_each_other(
         "UPDATE streaming_tenant SET allowed_origins = %s::jsonb WHERE name = 'acme'",
         json.dumps([origin]),
     )
-    hers, his = "Ann's secret [[tokens=12]]", "Bob's matter [[tokens=12]]"
+    hers, his = (
+        "Ann's secret [[tokens=12]][[alphabet=plain]]",
+        "Bob's [[tokens=12]][[alphabet=plain]]",
+    )
     policy = "default-src 'none'; script-src {gateway}; style-src 'none'; connect-src 'self' {gateway} {socket}"
     sent: list[str] = []
 
