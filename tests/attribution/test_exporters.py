@@ -117,7 +117,7 @@ async def reader(node, monkeypatch):
     fleet.nodes[node.id] = node
     exporters = Exporters(fleet)
     exporters.start()
-    await until(lambda: exporters.latest(node) is not None)
+    await until(lambda: exporters.latest(node) is not None, 60)
     yield exporters
     await exporters.stop()
 

@@ -32,7 +32,7 @@ def test_clients_that_know_nothing_of_us(start_stack):
             ["--test", "--test-concurrency=1", "openai.test.js", "ai_sdk.test.js"],
             {**os.environ, "UNBROKEN": json.dumps(given)},
         )
-        assert "pass 12" in said
+        assert b"pass 12" in said
         assert sum(not engine.is_alive for engine in engines.values()) == 2
         seams = stack.sql("SELECT seam_grade FROM streaming_attempt WHERE seam_grade <> ''")
         assert seams == [("exact",), ("exact",)]
