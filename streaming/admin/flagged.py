@@ -7,8 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -16,8 +15,9 @@ from streaming.admin import session_tools
 from streaming.admin.badges import badge
 from streaming.admin.days import SparseDates
 from streaming.admin.filters import ByTenant, OneOf, WithRowFilters
-from streaming.admin.interrupted import VIEW, ByReview, QuickPaginator, clipped
+from streaming.admin.interrupted import ByReview, QuickPaginator
 from streaming.admin.read_only import ReadOnlyAdmin
+from streaming.admin.session_list import OfSessions, clipped
 from streaming.admin.session_search import FoundList, SearchSessions
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant
@@ -38,7 +38,7 @@ class ByAction(OneOf):
 
 @admin.register(FlaggedSession)
 class FlaggedSessionAdmin(
-    OfTenant, SearchSessions, WithRowFilters, WithSessionTools, ReadOnlyAdmin
+    OfTenant, SearchSessions, WithRowFilters, WithSessionTools, OfSessions, ReadOnlyAdmin
 ):
     actions = session_tools.ACTIONS
     list_display = [
@@ -74,33 +74,6 @@ class FlaggedSessionAdmin(
     ) -> HttpResponse:
         context = {"title": "Sessions with findings of content rules"}
         return super().changelist_view(request, {**context, **(extra_context or {})})
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """There is one page of a session, however it was found."""
-        return HttpResponseRedirect(
-            reverse("admin:streaming_streamsession_change", args=[object_id])
-        )
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm(VIEW)
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm(VIEW)
-
-    @admin.display(description="session")
-    def session_link(self, session: Any) -> SafeString:
-        url = reverse("admin:streaming_streamsession_change", args=[session.pk])
-        return format_html('<a class="unbroken-id" href="{}">{}</a>', url, session.reference)
-
-    @admin.display(description="tenant, end user")
-    def who(self, session: Any) -> SafeString:
-        return format_html("{}<br>{}", clipped(str(session.tenant)), clipped(session.end_user))
 
     @admin.display(description="model")
     def model_shown(self, session: Any) -> SafeString:

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db import connection
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -19,6 +19,7 @@ from streaming.admin.days import SparseDates
 from streaming.admin.filters import ByTenant, WithRowFilters
 from streaming.admin.finance import finance
 from streaming.admin.read_only import EstimatingPaginator, ReadOnlyAdmin
+from streaming.admin.session_list import OfSessions, clipped
 from streaming.admin.session_search import FoundList, SearchSessions
 from streaming.admin.session_tools import WithSessionTools
 from streaming.admin.tenancy import OfTenant, is_limited
@@ -30,7 +31,6 @@ from streaming.core.wording import cause_in_words, lasting
 from streaming.models import InterruptedSession
 from streaming.services.explaining import explain_overdue
 
-VIEW = "streaming.view_streamsession"
 VIEW_INCIDENT = "streaming.view_incident"
 SHOWN = [outcome.value for outcome in INTERRUPTED]
 MOST_VALUES = 100
@@ -194,6 +194,7 @@ class InterruptedSessionAdmin(
     SearchSessions,
     WithRowFilters,
     WithSessionTools,
+    OfSessions,
     ReadOnlyAdmin,
 ):
     actions = session_tools.ACTIONS
@@ -229,34 +230,6 @@ class InterruptedSessionAdmin(
         # The list is wide: it takes the room of the navigation, too.
         context = {"title": "Interrupted sessions", "is_nav_sidebar_enabled": False}
         return super().changelist_view(request, {**context, **(extra_context or {})})
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """There is one page of a session, however it was found."""
-        return HttpResponseRedirect(
-            reverse("admin:streaming_streamsession_change", args=[object_id])
-        )
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm(VIEW)
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm(VIEW)
-
-    @admin.display(description="session")
-    def session_link(self, session: Any) -> SafeString:
-        url = reverse("admin:streaming_streamsession_change", args=[session.pk])
-        return format_html('<a class="unbroken-id" href="{}">{}</a>', url, session.reference)
-
-    @admin.display(description="tenant, end user")
-    def who(self, session: Any) -> SafeString:
-        tenant, user = clipped(str(session.tenant)), clipped(session.end_user)
-        return format_html("{}<br>{}", tenant, user)
 
     @admin.display(description="model")
     def model_shown(self, session: Any) -> SafeString:
@@ -308,11 +281,6 @@ class InterruptedSessionAdmin(
         shown = badge(session.review)
         assignee = getattr(getattr(session, "looked_into", None), "assignee", None)
         return format_html("{} {}", shown, assignee) if assignee is not None else shown
-
-
-def clipped(words: str) -> SafeString:
-    """What others have named, on one line however long it is; whole for who points at it."""
-    return format_html('<span class="unbroken-clip" title="{}">{}</span>', words, words or "-")
 
 
 def _figure(words: str) -> SafeString:

@@ -11,7 +11,8 @@ from django.db.models import Count
 from django.utils import timezone
 
 from streaming.admin.badges import tone_of
-from streaming.admin.interrupted import SHOWN, VIEW
+from streaming.admin.interrupted import SHOWN
+from streaming.admin.session_list import VIEW
 from streaming.admin.tenancy import visible
 from streaming.core.wording import cause_in_words, lasting
 from streaming.models import InterruptedSession
