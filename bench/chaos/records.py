@@ -1,8 +1,8 @@
 """What a chaos run writes down: one line a stream, one line a fault. Reports are made from these alone.
 
 A run's directory holds ``run.json`` (:class:`Run`), ``streams.jsonl`` (:class:`StreamRecord`),
-``faults.jsonl`` (:class:`FaultRecord`) and ``evidence.json`` (what the gateway's database and the
-engines say, see ``bench.chaos.evidence``). All times are wall clock seconds since the epoch.
+``faults.jsonl`` (:class:`FaultRecord`), ``engines.jsonl`` (:class:`EngineRecord`, where engines count)
+and ``evidence.json`` (what the gateway's database and the engines say, see ``bench.chaos.evidence``). All times are wall clock seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ class StreamRecord:
     """Connections that the harness cut on purpose, at the reader or in the proxy."""
     left: bool = False
     """The reader was told to go away and not to come back: not whole, and nobody's fault."""
+    diverged: bool = False
+    """Whole by the gateway's log, but not the answer of the undisturbed run: this engine rounds the
+    rest of an answer otherwise when it is continued. Real engines only."""
     gaps: list[Gap] = field(default_factory=list)
     """Silences of more than 50 ms beyond the pace."""
 
@@ -81,6 +84,20 @@ class FaultRecord:
     """When the target worked again (a new process listened, the stopped one went on); ``at`` for cuts."""
     streams: int
     """Readers that were being answered at that moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRecord:
+    """What one life of an engine's process has counted: read just before it was killed, or at the end."""
+
+    node: str
+    life: int
+    """0 for the first process of this node, then 1, 2, …"""
+    at: float
+    generated: int
+    """Tokens, wasted ones included; those between this reading and the kill are not in it."""
+    wrong_prefixes: int = 0
+    """Continuations that were no beginning of the engine's own answer (simulator only)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +118,7 @@ class Run:
     """``bench.stacks.machine``."""
 
 
-def append(path: Path, records: Iterable[StreamRecord | FaultRecord]) -> None:
+def append(path: Path, records: Iterable[StreamRecord | FaultRecord | EngineRecord]) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
 
@@ -119,3 +136,11 @@ def faults(directory: Path) -> list[FaultRecord]:
     if not path.exists():
         return []
     return [FaultRecord(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+
+
+def engines(directory: Path) -> list[EngineRecord]:
+    """One for each life; none where the engines do not count."""
+    path = directory / "engines.jsonl"
+    if not path.exists():
+        return []
+    return [EngineRecord(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
