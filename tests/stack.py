@@ -297,7 +297,9 @@ class Stack:
             self.redis_url = _with_path(os.environ["REDIS_URL"], str(number % 15 + 1))
             redis_client.Redis.from_url(self.redis_url).flushdb()
         if self._private_postgres:
-            self.postgres = Postgres(self.directory / "postgres", free_port(), durable=self._durable)
+            self.postgres = Postgres(
+                self.directory / "postgres", free_port(), durable=self._durable
+            )
             self.start_postgres()
             server_url = self.postgres.url("postgres")
         else:

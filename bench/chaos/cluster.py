@@ -6,27 +6,34 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
+from bench.chaos.evidence import Sql
+from bench.chaos.gauges import Reading
 from bench.chaos.job import Question
 from bench.chaos.nodes import LlamaNode, Node, SimulatedNode
-from bench.chaos.records import EngineRecord, FaultKind
+from bench.chaos.records import FaultKind
 from gateway_project.embedded import llama
 from gateway_project.embedded.process import spawn
-from tests.stack import ROOT, Stack
+from tests.stack import ROOT, Gateway, Stack
 
 CELERY = [sys.executable, "-m", "celery", "-A", "gateway_project.celery", "--quiet"]
 NODE_FAULTS: tuple[FaultKind, ...] = (
     "node_kill", "node_stop", "node_freeze", "node_reset", "node_slow",
 )  # fmt: skip
+_UNSETTLED = """
+SELECT (SELECT count(*) FROM streaming_outboxmessage WHERE handled_at IS NULL AND kind <> 'audit')
+    + (SELECT count(*) FROM streaming_streamsession
+       WHERE state IN ('created', 'streaming', 'recovering'))
+"""
+START_SECONDS = 60.0
 ENVIRONMENT = {
     "LOG_LEVEL": "WARNING",
     "DATABASE_POOL_SIZE": "8",
-    "HEALTH_INTERVAL": "1.0",
 }
 
 
@@ -46,8 +53,8 @@ class Cluster(ABC):
 
     @property
     @abstractmethod
-    def nodes(self) -> list[str]:
-        """URLs of engines that can be asked directly; empty where they cannot."""
+    def nodes(self) -> dict[str, str]:
+        """URLs, by name, of engines that can be asked directly; empty where they cannot."""
 
     @property
     @abstractmethod
@@ -66,23 +73,31 @@ class Cluster(ABC):
     def questions(self, count: int, tokens: int) -> list[Question]:
         """With the answers that are given when nothing breaks."""
 
-    def engine_records(self) -> list[EngineRecord]:
-        """What the engines' processes have counted, those that are dead included."""
+    def last_readings(self) -> list[Reading]:
+        """What engines had counted when they were killed."""
         return []
 
-    def sql(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """Ask the gateway's database. Raises ``LookupError`` where it is out of reach."""
-        raise LookupError("the database of this cluster is not known")
+    def wrong_prefixes(self) -> int:
+        """Continuations that an engine has refused, since it would never have said that."""
+        return 0
 
-    def faulty(self) -> str:
-        """The ends of all logs, for whoever looks for a fault."""
-        return ""
+    @property
+    def sql(self) -> Sql | None:
+        """Asks the gateway's database; None where it is out of reach."""
+        return None
+
+    def unsettled(self) -> int:
+        """Sessions that have not ended, or have not been billed."""
+        return 0 if self.sql is None else int(self.sql(_UNSETTLED)[0][0])
+
+    def keep_logs(self, directory: Path) -> None:  # noqa: B027  not everybody has any
+        """Copy what the processes have said beside the records."""
 
 
 class LocalCluster(Cluster):
     """Two gateways by default, nodes, a durable PostgreSQL, a Redis, a Celery worker and beat."""
 
-    def __init__(self, name: str, nodes: Sequence[Node], stack: Stack, *, pace: float) -> None:
+    def __init__(self, name: str, nodes: Sequence[Node], stack: Stack) -> None:
         self.name = name
         self.stack = stack
         self.exact = name == "simulator"
@@ -90,7 +105,6 @@ class LocalCluster(Cluster):
         self.key = stack.api_key("chaos")
         self._nodes = {node.name: node for node in nodes}
         self._gateways = {gateway.name: gateway for gateway in stack.gateways}
-        self._pace = pace
         self._helpers = Helpers(stack)
 
     @property
@@ -98,8 +112,8 @@ class LocalCluster(Cluster):
         return [gateway.url for gateway in self._gateways.values()]
 
     @property
-    def nodes(self) -> list[str]:
-        return [node.url for node in self._nodes.values()]
+    def nodes(self) -> dict[str, str]:
+        return {node.name: node.url for node in self._nodes.values()}
 
     @property
     def targets(self) -> Mapping[FaultKind, Sequence[str]]:
@@ -125,7 +139,7 @@ class LocalCluster(Cluster):
         if kind in NODE_FAULTS:
             self._nodes[target].undo(kind)
         elif kind == "gateway_kill":
-            self._gateways[target].start_again()
+            start_again(self._gateways[target])
         elif kind == "redis_restart":
             self.stack.start_redis()
         elif kind == "postgres_restart":
@@ -135,20 +149,40 @@ class LocalCluster(Cluster):
         node = next(iter(self._nodes.values()))
         return node.questions(count, tokens, self.gateways[0], self.key)
 
-    def engine_records(self) -> list[EngineRecord]:
+    def last_readings(self) -> list[Reading]:
+        return [reading for node in self._nodes.values() for reading in node.readings]
+
+    def wrong_prefixes(self) -> int:
         for node in self._nodes.values():
             node.read()
-        return [record for node in self._nodes.values() for record in node.lives]
+        return sum(node.wrong_prefixes for node in self._nodes.values())
 
-    def sql(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        return self.stack.sql(query, *arguments)
+    @property
+    def sql(self) -> Sql:
+        return self.stack.sql
 
-    def faulty(self) -> str:
-        logs = [*self.stack.directory.glob("*.log")]
-        return "".join(f"\n--- {log.name}\n{log.read_text(errors='replace')[-4000:]}" for log in logs)
+    def keep_logs(self, directory: Path) -> None:
+        for log in self.stack.directory.glob("*.log"):
+            (directory / log.name).write_bytes(log.read_bytes())
 
     def close(self) -> None:
         self._helpers.close()
+
+
+def start_again(gateway: Gateway) -> None:
+    """As a supervisor does: without PostgreSQL a gateway does not start, so it is tried again.
+
+    Raises ``AssertionError`` with its log.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            gateway.start_again()
+            return
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)
 
 
 class Helpers:
@@ -207,12 +241,6 @@ def local(
                 env={**ENVIRONMENT, **environment}, private_postgres=True, private_redis=True, durable=True,
             )
         )  # fmt: skip
-        cluster = LocalCluster(name, fleet, stack, pace=pace)
+        cluster = LocalCluster(name, fleet, stack)
         ends.callback(cluster.close)
         yield cluster
-
-
-def keep_logs(cluster: LocalCluster, directory: Path) -> None:
-    """Copy what the processes have said beside the records."""
-    for log in cluster.stack.directory.glob("*.log"):
-        (directory / log.name).write_bytes(log.read_bytes())

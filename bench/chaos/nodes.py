@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import time
@@ -11,8 +10,9 @@ from typing import Any
 
 import httpx
 
+from bench.chaos.gauges import Reading, look
 from bench.chaos.job import Question
-from bench.chaos.records import EngineRecord, FaultKind
+from bench.chaos.records import FaultKind
 from gateway_project.embedded import llama
 from gateway_project.embedded.process import free_port, spawn, wait_until_ready
 from tests.engine_simulator.model import expected_answer
@@ -39,8 +39,9 @@ class Node(ABC):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lives: list[EngineRecord] = []
-        self._life = 0
+        self.readings: list[Reading] = []
+        """Its figures just before each of its ends: what is read once a second comes short of them."""
+        self.wrong_prefixes = 0
 
     url: str
 
@@ -58,10 +59,6 @@ class Node(ABC):
         """Return when it works again."""
 
     @abstractmethod
-    def counted(self) -> dict[str, int]:
-        """``generated`` and what else an :class:`EngineRecord` has. Raises ``httpx.HTTPError``."""
-
-    @abstractmethod
     def close(self) -> None:
         """End the process."""
 
@@ -70,9 +67,8 @@ class Node(ABC):
         """With the answers that this engine gives when nothing breaks."""
 
     def read(self) -> None:
-        """Keep what this life has counted so far."""
-        record = EngineRecord(node=self.name, life=self._life, at=time.time(), **self.counted())
-        self.lives = [life for life in self.lives if life.life != self._life] + [record]
+        """Keep what this process has counted: its figures end with it."""
+        self.readings.append(look(self.name, self.url))
 
 
 class SimulatedNode(Node):
@@ -106,17 +102,15 @@ class SimulatedNode(Node):
 
     def undo(self, kind: FaultKind) -> None:
         if kind == "node_kill":
-            self._life += 1
             self._process.restart()
         elif kind == "node_stop":
             self._process.cont()
         elif kind in ("node_freeze", "node_slow"):
             self._process.clear_faults()
 
-    def counted(self) -> dict[str, int]:
-        stats = self._process.stats()
-        names = {"generated": "generated_tokens", "wrong_prefixes": "wrong_prefixes"}
-        return {name: stats[its] for name, its in names.items()}
+    def read(self) -> None:
+        super().read()
+        self.wrong_prefixes += self._process.stats()["wrong_prefixes"]
 
     def close(self) -> None:
         self._process.close()
@@ -180,15 +174,9 @@ class LlamaNode(Node):
 
     def undo(self, kind: FaultKind) -> None:
         if kind == "node_kill":
-            self._life += 1
             self._start()
         elif kind == "node_stop":
             self._process.send_signal(signal.SIGCONT)
-
-    def counted(self) -> dict[str, int]:
-        text = httpx.get(f"{self.url}/metrics", timeout=10).text
-        found = re.search(r"^llamacpp:tokens_predicted_total (\S+)", text, re.MULTILINE)
-        return {"generated": round(float(found[1])) if found else 0}
 
     def close(self) -> None:
         self._process.kill()
@@ -196,9 +184,7 @@ class LlamaNode(Node):
 
     def questions(self, count: int, tokens: int, gateway: str, key: str) -> list[Question]:
         """The answers of the undisturbed engine, asked through the gateway one after the other."""
-        return [
-            asked(gateway, key, llama.MODEL, prompt, tokens) for prompt in PROMPTS[:count]
-        ]
+        return [asked(gateway, key, llama.MODEL, prompt, tokens) for prompt in PROMPTS[:count]]
 
 
 def asked(gateway: str, key: str, model: str, prompt: str, tokens: int) -> Question:

@@ -60,7 +60,9 @@ def parser() -> argparse.ArgumentParser:
     add = chosen.add_argument
     add("--preset", choices=PRESETS, help="options that belong together; any can be said besides")
     add("--cluster", choices=("simulator", "llamacpp", "given"), default="simulator")
-    add("--given", type=Path, metavar="TOML", help="of --cluster given: where it is, how to hurt it")
+    add(
+        "--given", type=Path, metavar="TOML", help="of --cluster given: where it is, how to hurt it"
+    )
     add("--seed", type=int, default=1)
     add("--streams", type=int, default=400, help="in all")
     add("--rate", type=float, default=8.0, help="streams that begin in a second, come what may")
@@ -71,20 +73,31 @@ def parser() -> argparse.ArgumentParser:
     add("--gateways", type=int, default=2)
     add("--modes", default="unbroken", help=f"in turn, of {', '.join(get_args(Mode))}")
     add("--readers", default=COMING_BACK, help=f"in turn, of {', '.join(READERS)}")
-    add("--faults", default="node_kill=4", metavar="KIND=PER_MINUTE,…", help=f"of {', '.join(KINDS)}")
+    add(
+        "--faults",
+        default="node_kill=4",
+        metavar="KIND=PER_MINUTE,…",
+        help=f"of {', '.join(KINDS)}",
+    )
     add("--regular", action="store_true", help="faults come once in each period, not by chance")
     add("--each-once", action="store_true", help="each kind at least once, however short the run")
     add("--all-at-once", action="store_true", help="faults may leave no node at all")
     add("--recovery", type=float, default=3.0, help="seconds before a node counts as back")
-    add("--scale", type=float, default=0.0,
-        help="one node dies every 5 minutes divided by this, and is away for 1 minute divided by it")
+    add(
+        "--scale",
+        type=float,
+        default=0.0,
+        help="one node dies every 5 minutes divided by this, and is away for 1 minute divided by it",
+    )
     add("--cut", type=float, default=0.0, help="share of readers whose connections are cut")
     add("--leave", type=float, default=0.0, help="share of readers who go away for good")
     add("--proxied", type=float, default=0.0, help="share of readers behind the proxy that cuts")
     add("--proxy-seconds", type=float, default=30.0, help="age at which it cuts")
     add("--silence", type=float, default=20.0, help="seconds without a byte: a dead connection")
     add("--patience", type=float, default=60.0, help="seconds without a token: a lost answer")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the gateways")
+    add(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the gateways"
+    )
     add("--directory", type=Path, help="where the run is kept (default: bench/results/chaos/…)")
     return chosen  # fmt: skip
 

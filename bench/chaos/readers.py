@@ -56,8 +56,8 @@ class Readers:
             due = first + index / self.job.rate
             if self._no_more.is_set() or (self.job.seconds and due - first >= self.job.seconds):
                 return
-            while (wait := due - loop.time()) > 0 and not self._no_more.is_set():
-                await asyncio.sleep(min(wait, 0.2))
+            if (wait := due - loop.time()) > 0:
+                await asyncio.sleep(wait)
             task = asyncio.create_task(self._story(index).run())
             self._started += 1
             self._running.add(task)

@@ -1,8 +1,8 @@
 """What a chaos run writes down: one line a stream, one line a fault. Reports are made from these alone.
 
 A run's directory holds ``run.json`` (:class:`Run`), ``streams.jsonl`` (:class:`StreamRecord`),
-``faults.jsonl`` (:class:`FaultRecord`), ``engines.jsonl`` (:class:`EngineRecord`, where engines count)
-and ``evidence.json`` (what the gateway's database and the engines say, see ``bench.chaos.evidence``). All times are wall clock seconds since the epoch.
+``faults.jsonl`` (:class:`FaultRecord`), ``engines.jsonl`` (see ``bench.chaos.gauges``) and
+``evidence.json`` (what the gateway's database and the engines say, see ``bench.chaos.evidence``). All times are wall clock seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -87,20 +87,6 @@ class FaultRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRecord:
-    """What one life of an engine's process has counted: read just before it was killed, or at the end."""
-
-    node: str
-    life: int
-    """0 for the first process of this node, then 1, 2, …"""
-    at: float
-    generated: int
-    """Tokens, wasted ones included; those between this reading and the kill are not in it."""
-    wrong_prefixes: int = 0
-    """Continuations that were no beginning of the engine's own answer (simulator only)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What was run: written at the end, so that a directory without it was broken off."""
 
@@ -116,9 +102,11 @@ class Run:
     """The command line, so that the run can be done again."""
     machine: dict[str, Any]
     """``bench.stacks.machine``."""
+    wrong_prefixes: int = 0
+    """Continuations that were no beginning of the engine's own answer: simulated engines notice."""
 
 
-def append(path: Path, records: Iterable[StreamRecord | FaultRecord | EngineRecord]) -> None:
+def append(path: Path, records: Iterable[StreamRecord | FaultRecord]) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
 
@@ -136,11 +124,3 @@ def faults(directory: Path) -> list[FaultRecord]:
     if not path.exists():
         return []
     return [FaultRecord(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
-
-
-def engines(directory: Path) -> list[EngineRecord]:
-    """One for each life; none where the engines do not count."""
-    path = directory / "engines.jsonl"
-    if not path.exists():
-        return []
-    return [EngineRecord(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]

@@ -76,7 +76,7 @@ class Returning(Story):
         if exchange.status == 201 and exchange.complete:
             self._session = self.record.session = orjson.loads(body)["id"]
             return True
-        self._refused(exchange, body)
+        self._refused(exchange)
         return False
 
     async def _read(self, url: str) -> bool:
@@ -99,8 +99,8 @@ class Returning(Story):
             self._report("proxy_cut", self.index, time.time())
         return there
 
-    def _refused(self, exchange: Exchange, body: bytes) -> None:
-        self._trouble = f"{exchange.status} {body[:200].decode(errors='replace')}"
+    def _refused(self, exchange: Exchange) -> None:
+        self._trouble = f"{exchange.status} {exchange.refusal[:200].decode(errors='replace')}"
         if exchange.status in FATAL:
             self._error = {"code": self._trouble}
 
@@ -170,22 +170,13 @@ class EventReader(Returning):
     """Server-sent events with ``Last-Event-ID``."""
 
     async def _read(self, url: str) -> bool:
-        refusal: list[bytes] = []
-        events = Events(self._take_raw)
-
-        def take(data: bytes) -> None:
-            if exchange.status == 200:
-                events.feed(data)
-            else:
-                refusal.append(data)
-
         headers = self._headers() | {"Last-Event-ID": str(self.cursor)}
         path = f"/v1/sessions/{self._session}/events"
-        exchange = Exchange(request("GET", url, path, headers), take)
+        exchange = Exchange(request("GET", url, path, headers), Events(self._take_raw).feed)
         if not await self._reach(exchange, url):
             return False
         if exchange.status not in (0, 200):
-            self._refused(exchange, b"".join(refusal))
+            self._refused(exchange)
         return exchange.status == 200
 
     def _take_raw(self, seq: int, name: bytes, value: bytes) -> None:
@@ -203,7 +194,7 @@ class SocketReader(Returning):
         if not await self._reach(socket, url):
             return False
         if socket.status not in (0, 101):
-            self._refused(socket, b"")
+            self._refused(socket)
         return socket.status == 101
 
     def _take_message(self, message: bytes) -> None:
@@ -213,7 +204,9 @@ class SocketReader(Returning):
             self._end(data["seq"], self._finish)
         else:
             self._take_event(data.get("seq", 0), kind.encode(), data)
-        if (self._done or self._error is not None or self._trouble) and self._connection is not None:
+        if (
+            self._done or self._error is not None or self._trouble
+        ) and self._connection is not None:
             self._let_go(reset=False)
 
     def _send_ack(self) -> None:

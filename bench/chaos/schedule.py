@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import get_args
 
@@ -58,6 +58,7 @@ class Rules:
     """Every kind with a rate happens, however short the run."""
     all_at_once: bool = False
     """The last node may be taken away, too."""
+    lasting: Mapping[FaultKind, tuple[float, float]] = field(default_factory=lambda: LASTING)
     recovery: float = 3.0
     """Seconds after a fault has been undone in which its target does not count as well yet."""
 
@@ -74,7 +75,9 @@ def plan(seed: int, rules: Rules) -> list[Planned]:
     for wish in sorted(must, key=lambda wish: wish.at):
         chosen = _place(wish, placed, rules) or _place(wish.earlier(), placed, rules)
         if chosen is None:
-            raise ValueError(f"{rules.seconds:.0f} s are too short for a {wish.kind} besides the rest")
+            raise ValueError(
+                f"{rules.seconds:.0f} s are too short for a {wish.kind} besides the rest"
+            )
         placed.append(chosen)
     for wish in sorted(may, key=lambda wish: wish.at):
         if (chosen := _place(wish, placed, rules)) is not None:
@@ -96,7 +99,7 @@ class _Wish:
 def _drawn(
     chance: random.Random, kind: FaultKind, per_minute: float, rules: Rules
 ) -> Iterable[_Wish]:
-    least, most = LASTING[kind]
+    least, most = rules.lasting[kind]
     mean = 60 / per_minute
     at = 0.0
     for number in count():
@@ -115,15 +118,13 @@ def _place(wish: _Wish, placed: Sequence[Planned], rules: Rules) -> Planned | No
     """The fault at its time or, where that may not be, as soon as it may; None: not in this run."""
     targets = rules.targets[wish.kind]
     others = [fault for fault in placed if set(rules.targets[fault.kind]) & set(targets)]
-    moments = sorted({wish.at, *(end for f in others if (end := f.until + rules.recovery) > wish.at)})
+    moments = sorted(
+        {wish.at, *(end for f in others if (end := f.until + rules.recovery) > wish.at)}
+    )
     for at in moments:
         if at >= rules.seconds:
             return None
-        free = [
-            target
-            for target in targets
-            if _may_hit(wish, target, at, targets, others, rules)
-        ]
+        free = [target for target in targets if _may_hit(wish, target, at, targets, others, rules)]
         if free:
             target = free[int(wish.choice * len(free))]
             return Planned(at=at, kind=wish.kind, target=target, seconds=wish.seconds)

@@ -206,32 +206,21 @@ class Plain(Story):
                 await asyncio.sleep(SDK_PAUSE * attempt)
             self._error = None
             url = self.job.gateways[(self.index + attempt) % len(self.job.gateways)]
-            events = Events(self._take_chunk)
-            refusal: list[bytes] = []
             headers = {"Authorization": f"Bearer {self.job.key}"}
             asked = request("POST", url, "/v1/chat/completions", headers, self._chat())
-
-            def take(
-                data: bytes, events: Events = events, refusal: list[bytes] = refusal
-            ) -> None:
-                if exchange.status == 200:
-                    events.feed(data)
-                else:
-                    refusal.append(data)
-
-            exchange = Exchange(asked, take)
+            exchange = Exchange(asked, Events(self._take_chunk).feed)
             if not await self._use(exchange, url):
                 continue
             self.record.session = exchange.headers.get("x-session-id", self.record.session)
-            body = b"".join(refusal)
+            refusal = exchange.refusal[:200].decode(errors="replace")
             if exchange.status == 0:
                 self._trouble = self._trouble or "connection lost before the head"
                 continue
             if exchange.status in (408, 409, 429) or exchange.status >= 500:
-                self._trouble = f"{exchange.status} {body[:200].decode(errors='replace')}"
+                self._trouble = f"{exchange.status} {refusal}"
                 continue
             if exchange.status != 200:
-                self._trouble = f"{exchange.status} {body[:200].decode(errors='replace')}"
+                self._trouble = f"{exchange.status} {refusal}"
             elif not self._done:
                 self._trouble = self._trouble or "connection lost"
             return

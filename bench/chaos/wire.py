@@ -33,13 +33,17 @@ def request(
 
 
 class Exchange(asyncio.Protocol):
-    """Sends ``request`` and gives each piece of the answer's body to ``take``."""
+    """Sends ``request`` and gives each piece of the answer's body to ``take``.
+
+    The body of a refusal is kept in ``refusal`` instead.
+    """
 
     def __init__(self, request: bytes, take: Callable[[bytes], None]) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.deaf = False
         """It was cut: what still comes is not heard."""
+        self.refusal = b""
         self.complete = False
         """The body has come to its end as HTTP wants it."""
         loop = asyncio.get_running_loop()
@@ -92,8 +96,7 @@ class Exchange(asyncio.Protocol):
         if not self._chunked:
             body, self._buffer = self._buffer[: self._left], b""
             self._left -= len(body)
-            if body and not self.deaf:
-                self._take(body)
+            self._give(body)
             self.complete = self._left <= 0
             return
         parts = []
@@ -115,8 +118,13 @@ class Exchange(asyncio.Protocol):
                 self._left = -1
             if text:
                 parts.append(text)
-        if parts and not self.deaf:
-            self._take(b"".join(parts))
+        self._give(b"".join(parts))
+
+    def _give(self, body: bytes) -> None:
+        if not 200 <= self.status < 300:
+            self.refusal += body
+        elif body and not self.deaf:
+            self._take(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed.done():
