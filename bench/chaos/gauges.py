@@ -153,9 +153,11 @@ class Gauges:
 
     def _follow(self, name: str) -> None:
         is_over = False
+        pause = 0.0  # the first reading is what the counters begin from
         while not is_over:
             # The last reading is made when all is over: what came since the one before counts.
-            is_over = self._over.wait(SECONDS)
+            is_over = self._over.wait(pause)
+            pause = SECONDS
             try:
                 reading = look(name, self._engines[name], self._exporters.get(name, ""))
             except (OSError, ValueError):  # dead, frozen or without figures: then there are none
