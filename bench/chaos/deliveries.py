@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.chaos.evidence import SessionEvidence
-from bench.chaos.records import Mode, ReaderKind, StreamRecord
+from bench.chaos.records import Mode, StreamRecord
+
+GROUPS = {
+    "acking": "acking readers",
+    "resuming": "resuming readers",
+    "plain": "plain clients",
+    "left": "readers who left for good",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,9 +68,7 @@ class Deliveries:
     """Takes every stream once, then tells."""
 
     def __init__(self) -> None:
-        self.billing: dict[ReaderKind, Billed] = {
-            "acking": Billed(), "resuming": Billed(), "plain": Billed(),
-        }  # fmt: skip
+        self.billing = {group: Billed() for group in GROUPS}
         self.modes: dict[Mode, OfMode] = {}
         self.generated = 0
         """Read from engines for all sessions of known readers."""
@@ -71,6 +76,8 @@ class Deliveries:
         self.unsettled = 0
         self.missing = 0
         """Streams whose session the database does not have."""
+        self.beyond_evidence = 0
+        """Sessions billed for more than what sockets, cursors and acknowledgements prove."""
         self.without_line = 0
         """Sessions with a settlement that has no line in the ledger, or one of another amount."""
 
@@ -94,7 +101,9 @@ class Deliveries:
         if session.billed is None:
             self.unsettled += 1
         else:
-            self.billing[record.reader].take(record, session.billed)
+            self.billing["left" if record.left else record.reader].take(record, session.billed)
+            proven = min(session.sent, max(session.taken, session.cursor, session.acked))
+            self.beyond_evidence += session.billed > proven
 
     def figures(self, evidence: Mapping[str, Any]) -> dict[str, Any]:
         """See ``definitions``: delivery ratio, cost index, waste, billing."""
@@ -108,6 +117,7 @@ class Deliveries:
             "billing": {kind: _billed(billed) for kind, billed in self.billing.items()},
             "unsettled": self.unsettled,
             "missing": self.missing,
+            "beyond_evidence": self.beyond_evidence,
             "without_line": self.without_line,
             "waste": gateway.get("waste", []),
             "generated": self.generated,

@@ -61,8 +61,9 @@ class Tally:
         self._seam_ms: dict[str, list[float]] = defaultdict(list)
         self._recovery_ms: dict[str, list[float]] = defaultdict(list)
         self._detection_ms: dict[str, list[float]] = defaultdict(list)
+        self._before_first_ms: list[float] = []
         self._reclaim_ms: list[float] = []
-        self._reclaim_all_ms: list[float] = []
+        self._reclaim_dead = 0
         self._reclaims: Counter[str] = Counter()
 
     # --- one stream --------------------------------------------------------------------------------
@@ -129,6 +130,9 @@ class Tally:
         self._kinds[seam.kind] += 1
         if seam.kind == "return":  # the reader itself was away
             return
+        if seam.before_first:
+            self._before_first_ms.append(((seam.joined or self.run.ended) - seam.began) * 1000)
+            return
         gap = gap_at(seam, record.gaps)
         if gap is not None and origin(record, gap, [], self.faults) == "cut":
             self._away += 1
@@ -137,7 +141,7 @@ class Tally:
         group = "failover" if seam.is_failover else seam.kind
         self._judged[group].append(noticed)
         if seam.is_failover:
-            self._grades[seam.grade or ("none" if seam.joined is None else "unknown")] += 1
+            self._grades["lost" if seam.joined is None else seam.grade or "unknown"] += 1
         fault = seam.fault or seam.kind
         if seam.joined is not None:
             self._seam_ms[fault].append(self._gap_ms(seam, seam.joined, gap and gap.beyond))
@@ -160,9 +164,12 @@ class Tally:
             self._reclaims[attempt.reclaim] += 1
             if attempt.reclaimed is None or attempt.ended is None:
                 continue
-            self._reclaim_all_ms.append((attempt.reclaimed - attempt.ended) * 1000)
-            reachable = self.faults.down(attempt.node, attempt.ended)
-            self._reclaim_ms.append(max(0.0, attempt.reclaimed - reachable) * 1000)
+            node, ended = attempt.node, attempt.ended
+            if self.faults.died(node, attempt.started, attempt.reclaimed):
+                self._reclaim_dead += 1
+                continue
+            seconds = self.faults.reachable(node, ended, attempt.reclaimed)
+            self._reclaim_ms.append(seconds * 1000)
 
     # --- all of them -------------------------------------------------------------------------------
 
@@ -200,6 +207,7 @@ class Tally:
                 "kinds": dict(self._kinds),
                 "grades": dict(self._grades),
                 "away": self._away,
+                "before_first_ms": asdict(spread(self._before_first_ms)),
                 "noticed": {
                     group: asdict(rate(sum(judged), len(judged)))
                     for group, judged in self._judged.items()
@@ -212,7 +220,7 @@ class Tally:
             "reclaim": {
                 "outcomes": dict(self._reclaims),
                 "ms": asdict(spread(self._reclaim_ms)),
-                "with_dead_nodes_ms": asdict(spread(self._reclaim_all_ms)),
+                "of_dead_nodes": self._reclaim_dead,
             },
             "tokens": self.deliveries.figures(evidence),
             "times": {mode: self._times(mode) for mode in self._sent if len(self._sent[mode])},
