@@ -48,9 +48,16 @@ class Gateway:
     """One gateway process; ``url`` and ``port`` stay the same over :meth:`start_again`."""
 
     def __init__(
-        self, name: str, env: Mapping[str, str], log: Path, *, host: str = "127.0.0.1"
+        self,
+        name: str,
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        host: str = "127.0.0.1",
+        code: Path = ROOT,
     ) -> None:
         self.name = name
+        self.code = code
         self.env = env
         self.host = host
         self.log_path = log
@@ -114,7 +121,7 @@ class Gateway:
                 env=self.env,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=ROOT,
+                cwd=self.code,
                 death_signal=signal.SIGKILL,
             )
 
@@ -179,9 +186,9 @@ class Stack:
     def gateway(self, number: int = 0) -> Gateway:
         return self.gateways[number]
 
-    def start_gateway(self, *, host: str = "127.0.0.1", **env: str) -> Gateway:
-        """One more gateway process, listening when this returns."""
-        gateway = self._spawn_gateway(env, host)
+    def start_gateway(self, *, host: str = "127.0.0.1", code: Path = ROOT, **env: str) -> Gateway:
+        """One more gateway process, listening when this returns; ``code``: of another version."""
+        gateway = self._spawn_gateway(env, host, code)
         gateway.wait_until_ready()
         return gateway
 
@@ -224,11 +231,11 @@ class Stack:
         )
         return key
 
-    def manage(self, *arguments: str) -> str:
+    def manage(self, *arguments: str, code: Path = ROOT) -> str:
         """Run a management command on this stack's database; its output."""
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
-            cwd=ROOT, env=self.env(), capture_output=True, text=True, check=False,
+            cwd=code, env=self.env(), capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -306,9 +313,12 @@ class Stack:
         for gateway in [self._spawn_gateway({}) for _ in range(self._wanted)]:
             gateway.wait_until_ready()
 
-    def _spawn_gateway(self, env: Mapping[str, str], host: str = "127.0.0.1") -> Gateway:
+    def _spawn_gateway(
+        self, env: Mapping[str, str], host: str = "127.0.0.1", code: Path = ROOT
+    ) -> Gateway:
         name = f"gateway-{len(self.gateways)}"
-        gateway = Gateway(name, self.env(**env), self.directory / f"{name}.log", host=host)
+        log = self.directory / f"{name}.log"
+        gateway = Gateway(name, self.env(**env), log, host=host, code=code)
         self.gateways.append(gateway)
         return gateway
 
