@@ -55,8 +55,10 @@ class Gateway:
         *,
         host: str = "127.0.0.1",
         arguments: Sequence[str] = (),
+        code: Path = ROOT,
     ) -> None:
         self.name = name
+        self.code = code
         self.env = env
         self.host = host
         self._arguments = arguments
@@ -121,7 +123,7 @@ class Gateway:
                 env=self.env,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=ROOT,
+                cwd=self.code,
                 death_signal=signal.SIGKILL,
             )
 
@@ -191,9 +193,9 @@ class Stack:
     def gateway(self, number: int = 0) -> Gateway:
         return self.gateways[number]
 
-    def start_gateway(self, *, host: str = "127.0.0.1", **env: str) -> Gateway:
-        """One more gateway process, listening when this returns."""
-        gateway = self._spawn_gateway(env, host)
+    def start_gateway(self, *, host: str = "127.0.0.1", code: Path = ROOT, **env: str) -> Gateway:
+        """One more gateway process, listening when this returns; ``code``: of another version."""
+        gateway = self._spawn_gateway(env, host, code)
         gateway.wait_until_ready()
         return gateway
 
@@ -236,11 +238,11 @@ class Stack:
         )
         return key
 
-    def manage(self, *arguments: str) -> str:
+    def manage(self, *arguments: str, code: Path = ROOT) -> str:
         """Run a management command on this stack's database; its output."""
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
-            cwd=ROOT, env=self.env(), capture_output=True, text=True, check=False,
+            cwd=code, env=self.env(), capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -321,7 +323,9 @@ class Stack:
         for gateway in [self._spawn_gateway({}) for _ in range(self._wanted)]:
             gateway.wait_until_ready()
 
-    def _spawn_gateway(self, env: Mapping[str, str], host: str = "127.0.0.1") -> Gateway:
+    def _spawn_gateway(
+        self, env: Mapping[str, str], host: str = "127.0.0.1", code: Path = ROOT
+    ) -> Gateway:
         name = f"gateway-{len(self.gateways)}"
         gateway = Gateway(
             name,
@@ -329,6 +333,7 @@ class Stack:
             self.directory / f"{name}.log",
             host=host,
             arguments=self._arguments,
+            code=code,
         )
         self.gateways.append(gateway)
         return gateway
