@@ -97,6 +97,12 @@ class AnswerStream:
             self._consumer.log_answer(
                 self._writer.protocol, self._end, lifetime, self._attachment.reader.cursor
             )
+            if self._consumer.span is not None:
+                self._consumer.span.note(
+                    session_id=str(self._attachment.session_id),
+                    seq=self._attachment.reader.cursor,
+                    end=self._end,
+                )
 
     async def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._start_after == 0:

@@ -29,6 +29,7 @@ from streaming.runtime.quality import variant_label
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
 from streaming.runtime.screening import Portion, Screening
 from streaming.runtime.turns import Turn
+from streaming.tracing import AttemptSpan
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 USAGE_SECONDS = 0.25
 # Tokens that may wait for the journal before the engine is read no further for a while.
 UNWRITTEN_ENOUGH = 1000
+UNREMARKABLE_ENDS = frozenset({"finished", "cancelled", "migrated", "overtaken"})
 
 
 class Overtaken(Exception):
@@ -82,6 +84,7 @@ class AttemptRun:
     booking: Booking
     turn: Turn
     screening: Screening | None = None
+    span: AttemptSpan | None = None
     failed_at: float | None = None
     silent_since: float | None = None
     """When the reader's last token came, where this attempt has to go on."""
@@ -334,6 +337,8 @@ class AttemptRun:
         session = self.session
         self._first_token = asyncio.get_running_loop().time()
         self._first_token_at = now()
+        if self.span is not None:
+            self.span.first_token()
         self._note_prompt_tokens()
         if self.failed_at is not None:
             self._recovery_ms = (self._first_token - self.failed_at) * 1000
@@ -453,6 +458,13 @@ class AttemptRun:
                 "seconds": round(loop.time() - self._started, 3),
             },
         )
+        if self.span is not None:
+            self.span.end(
+                reason,
+                is_failure=reason not in UNREMARKABLE_ENDS,
+                output_tokens=self._generated,
+                seam_grade=self.grade.value if self.grade else "",
+            )
         if self.screening is not None:
             log.note(*self.screening.end())
         log.note(
