@@ -3,8 +3,8 @@
 Tokens go the real way: engine, gateway, journal, and then the worker's settlement. Read are the
 server's own figures: ``pg_stat_wal`` for what went into the WAL (and so to standbys and archives),
 ``pg_total_relation_size`` for what stays on disk. Each case begins with a checkpoint, so that it has
-its share of full-page images, and runs with short and with long answers: what grows with the tokens
-is told apart from what each session costs. All of it once with ``wal_compression`` off and once for
+its share of full-page images, and runs with short and with long answers, because each session costs
+something besides its tokens. All of it once with ``wal_compression`` off and once for
 each kind that this PostgreSQL has.
 """
 
@@ -68,9 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=("paced", "fast"))
     parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument(
-        "--tokens", type=int, default=100, help="the long ones have four times that"
-    )
+    parser.add_argument("--tokens", default="100,400", help="lengths of the answers")
     parser.add_argument("--compression", help="one kind only: off, pglz, lz4, zstd")
     options = parser.parse_args()
     postgres_pid = start_durable_services()
@@ -78,13 +76,9 @@ def main() -> None:
     print(f"{facts['date']}, {facts['commit']}, {facts['cpu']}, load {facts['load_before'][0]}")
     for model in [options.only] if options.only else ["paced", "fast"]:
         for kind in [options.compression] if options.compression else kinds(postgres_pid):
-            short, long = (
-                measured(
-                    postgres_pid, Case(model=model, streams=options.streams, tokens=tokens), kind
-                )
-                for tokens in (options.tokens, 4 * options.tokens)
-            )
-            print(said(model, kind, short, long), flush=True)
+            for tokens in map(int, options.tokens.split(",")):
+                case = Case(model=model, streams=options.streams, tokens=tokens)
+                print(said(model, kind, measured(postgres_pid, case, kind)), flush=True)
 
 
 def kinds(postgres_pid: int) -> list[str]:
@@ -148,25 +142,19 @@ def settle(stack: Stack) -> None:
         stack.manage("shell", "--no-imports", "-c", SETTLE)
 
 
-def said(model: str, compression: str, short: Written, long: Written) -> str:
+def said(model: str, compression: str, written: Written) -> str:
     """A few lines of it."""
-    more = long.tokens - short.tokens
 
-    def a_million(name: str) -> str:
-        return f"{(getattr(long, name) - getattr(short, name)) / more:.0f} MB"
-
-    def a_session(name: str) -> str:
-        slope = (getattr(long, name) - getattr(short, name)) / more
-        return f"{(getattr(short, name) - slope * short.tokens) / short.sessions / 1000:.1f} KB"
+    def all_in_all(size: int) -> str:
+        a_session = size / written.sessions / 1000
+        return f"{size / written.tokens:.0f} MB a million tokens ({a_session:.1f} KB an answer)"
 
     return "\n".join([
-        f"{model}, {short.sessions} answers, {short.tokens} and {long.tokens} tokens in all, "
-        f"wal_compression {compression}: {short.whole} and {long.whole} whole",
-        f"  tokens a row of the log {short.tokens_a_row:.1f}, {long.tokens_a_row:.1f}",
-        f"  WAL: {a_million('wal')} a million tokens and {a_session('wal')} a session "
-        f"({short.images} and {long.images} full-page images in it)",
-        f"  disk: log {a_million('log')} a million tokens and {a_session('log')} a session",
-        f"  disk: all else {a_million('rest')} a million tokens and {a_session('rest')} a session",
+        f"{model}, {written.sessions} answers of {written.tokens // written.sessions} tokens, "
+        f"wal_compression {compression}: {written.whole} whole, {written.tokens_a_row:.1f} tokens a row",
+        f"  WAL: {all_in_all(written.wal)}, {written.images} full-page images in it",
+        f"  disk, log: {all_in_all(written.log)}",
+        f"  disk, all else: {all_in_all(written.rest)}",
     ])  # fmt: skip
 
 

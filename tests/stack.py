@@ -234,11 +234,11 @@ class Stack:
         )
         return key
 
-    def manage(self, *arguments: str, code: Path = ROOT, **env: str) -> str:
+    def manage(self, *arguments: str, code: Path = ROOT) -> str:
         """Run a management command on this stack's database; its output."""
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
-            cwd=code, env=self.env(**env), capture_output=True, text=True, check=False,
+            cwd=code, env=self.env(), capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
