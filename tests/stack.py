@@ -54,12 +54,14 @@ class Gateway:
         log: Path,
         *,
         host: str = "127.0.0.1",
+        arguments: Sequence[str] = (),
         code: Path = ROOT,
     ) -> None:
         self.name = name
         self.code = code
         self.env = env
         self.host = host
+        self._arguments = arguments
         self.log_path = log
         self.port = 0
         self._start()
@@ -117,7 +119,7 @@ class Gateway:
         command = [sys.executable, "-m", "gateway_project.server", "--host", self.host]
         with self.log_path.open("ab") as log:
             self.process = spawn(
-                [*command, "--port", str(self.port)],
+                [*command, "--port", str(self.port), *self._arguments],
                 env=self.env,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -138,7 +140,7 @@ class Gateway:
 class Stack:
     """``gateways`` processes start with the stack; more with :meth:`start_gateway`.
 
-    ``env`` goes to every gateway, over the environment of the tests. ``private_postgres`` and
+    ``env`` goes to every gateway, over the environment of the tests; ``arguments`` to its command. ``private_postgres`` and
     ``private_redis`` give the stack servers of its own, which it may stop and start; with ``durable``
     that PostgreSQL writes as production's does.
     """
@@ -149,12 +151,14 @@ class Stack:
         gateways: int = 1,
         engine_nodes: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
         private_postgres: bool = False,
         private_redis: bool = False,
         durable: bool = False,
     ) -> None:
         self._wanted = gateways
         self._env = dict(env or {})
+        self._arguments = arguments
         self.engine_nodes = list(engine_nodes)
         self._private_postgres = private_postgres
         self._private_redis = private_redis
@@ -323,8 +327,14 @@ class Stack:
         self, env: Mapping[str, str], host: str = "127.0.0.1", code: Path = ROOT
     ) -> Gateway:
         name = f"gateway-{len(self.gateways)}"
-        log = self.directory / f"{name}.log"
-        gateway = Gateway(name, self.env(**env), log, host=host, code=code)
+        gateway = Gateway(
+            name,
+            self.env(**env),
+            self.directory / f"{name}.log",
+            host=host,
+            arguments=self._arguments,
+            code=code,
+        )
         self.gateways.append(gateway)
         return gateway
 

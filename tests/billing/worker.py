@@ -44,7 +44,7 @@ class Worker:
         self.kill()
         self._queue.close()
         if error is not None:
-            sys.stderr.write(f"\n--- worker\n{self._log.read_text(errors='replace')[-6000:]}")
+            sys.stderr.write(f"\n--- worker\n{self.log[-6000:]}")
 
     def start(self) -> None:
         """A new process."""
@@ -58,6 +58,10 @@ class Worker:
         """SIGKILL, and wait until it is gone."""
         self._process.kill()
         self._process.wait()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
 
     def settle(self, times: int = 1) -> None:
         """Ask it to, as beat does every second; without waiting."""
