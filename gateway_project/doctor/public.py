@@ -83,6 +83,7 @@ async def session(*, keeps: bool = False) -> AsyncIterator[aiohttp.ClientSession
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=not keeps, limit=0),
         timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS),
+        headers={"accept-encoding": "identity"},
         auto_decompress=False,
     ) as client:
         yield client
@@ -106,7 +107,7 @@ async def follow(
             session() as client,
             client.get(
                 url,
-                headers={**public.headers, "accept-encoding": "identity", **(headers or {})},
+                headers={**public.headers, **(headers or {})},
                 timeout=aiohttp.ClientTimeout(total=None),
                 allow_redirects=False,
             ) as response,
