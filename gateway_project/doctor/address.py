@@ -32,7 +32,7 @@ def look(public: Public) -> Iterator[Finding]:
         return
     yield ok("name", f"{public.host} is {', '.join(addresses)}")
     try:
-        certificate = read_certificate(public.url)
+        certificate = read_certificate(public.url, public.tls())
     except OSError as exc:
         yield failure(
             "reachable",
@@ -58,7 +58,7 @@ def look(public: Public) -> Iterator[Finding]:
 async def _all(public: Public) -> list[Finding]:
     found: list[Finding] = []
     try:
-        async with session(keeps=True) as client:
+        async with session(public, keeps=True) as client:
             async for finding in _ask(public, client):
                 found.append(finding)
     except (aiohttp.ClientError, OSError, TimeoutError) as exc:
@@ -80,10 +80,11 @@ async def _ask(public: Public, client: aiohttp.ClientSession) -> AsyncIterator[F
     tracing.freeze()
     client.trace_configs.append(tracing)
     status, headers, body = await _get(client, f"{public.url}/healthz")
-    yield judge_health(status, body)
-    if status != 200:
+    # Some keep it for their balancers; the API's document is for everybody.
+    again = await _get(client, f"{public.url}/v1/openapi.json")
+    yield judge_health(status, body, is_api=again[0] == 200 and b"Unbroken" in again[2])
+    if again[0] != 200:
         return
-    await _get(client, f"{public.url}/healthz")
     yield judge_keep_alive(bool(reused))
     if (offset := offset_of(headers.get("date"))) is not None:
         whole = max(0.0, abs(offset) - DATE_STEP)
@@ -156,13 +157,20 @@ def judge_alpn(alpn: str) -> Finding:
     )
 
 
-def judge_health(status: int, body: bytes) -> Finding:
+def judge_health(status: int, body: bytes, *, is_api: bool) -> Finding:
+    """``is_api``: whether the API's document is there."""
     try:
         is_ours = status == 200 and json.loads(body).get("status") == "ok"
     except (ValueError, AttributeError):
         is_ours = False
-    if is_ours:
+    if is_ours and is_api:
         return ok("reachable", "a gateway answers")
+    if is_api:
+        return note(
+            "reachable",
+            f"a gateway answers; /healthz is kept from the public (HTTP {status})",
+            "Nothing is wrong with that.",
+        )
     if 300 <= status < 400:
         return failure(
             "reachable",
@@ -177,7 +185,7 @@ def judge_health(status: int, body: bytes) -> Finding:
         )
     return failure(
         "reachable",
-        f"/healthz is answered with HTTP {status}, not by a gateway",
+        f"no gateway answers: HTTP {status} at /healthz",
         "Pass all paths to the gateways.",
     )
 

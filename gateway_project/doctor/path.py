@@ -71,7 +71,7 @@ async def _all(public: Public) -> list[Finding]:
 async def _key_is_refused(public: Public) -> Finding | None:
     try:
         async with (
-            session() as client,
+            session(public) as client,
             client.get(f"{public.url}/v1/models", headers=public.headers) as response,
         ):
             status, body = response.status, await response.read()
@@ -148,7 +148,7 @@ async def _body(public: Public) -> list[Finding]:
     headers = {**public.headers, "content-type": "application/json"}
     try:
         async with (
-            session() as client,
+            session(public) as client,
             client.post(
                 f"{public.url}/v1/chat/completions", data=body, headers=headers,
                 timeout=aiohttp.ClientTimeout(total=60),
@@ -180,7 +180,7 @@ async def _socket(public: Public) -> list[Finding]:
     try:
         async with (
             asyncio.timeout(ANSWER_SECONDS),
-            session() as client,
+            session(public) as client,
             client.ws_connect(f"{public.url}/ws/chat/", headers=public.headers) as socket,
         ):
             await socket.send_str('{"type": "ping"}')
@@ -211,7 +211,7 @@ async def _disconnect(public: Public, met: Counter[int]) -> list[Finding]:
         return [left_out("disconnect", course.trouble or f"HTTP {course.status}")]
     told: dict[str, Any] = {"state": "unknown", "seconds": None}
     until = time.monotonic() + LEAVE_SECONDS
-    async with session() as client:
+    async with session(public) as client:
         for _ in range(ASKS):
             said = await _ended(public, client, course.opened["id"])
             if said:

@@ -77,7 +77,7 @@ def test_a_bad_database(stack: Stack) -> None:
     stack.sql(f"ALTER DATABASE {name} SET statement_timeout = '5s'")
     stack.sql("ALTER TABLE billing_ledgerentry DISABLE TRIGGER append_only")
     ((day,),) = stack.sql(
-        "SELECT max(relname) FROM pg_class WHERE relname ~ '^checkpoints_[0-9]+$'"
+        "SELECT min(relname) FROM pg_class WHERE relname ~ '^checkpoints_[0-9]+$'"
     )
     stack.sql("SELECT streaming_drop_partition(to_date(%s, 'YYYYMMDD'))", day[-8:])
     try:

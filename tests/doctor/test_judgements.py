@@ -451,9 +451,10 @@ def test_answers():
 
 
 def test_answers_of_the_address():
-    assert level(address.judge_health(200, b'{"status":"ok"}')) is OK
+    assert level(address.judge_health(200, b'{"status":"ok"}', is_api=True)) is OK
+    assert level(address.judge_health(403, b"", is_api=True)) is NOTE
     for status, body in ((200, b"<html>"), (301, b""), (502, b""), (404, b"")):
-        assert level(address.judge_health(status, body)) is FAILURE
+        assert level(address.judge_health(status, body, is_api=False)) is FAILURE
     assert (
         level(address.judge_ready(200, {}, b'{"status":"degraded","reasons":["redis: gone"]}'))
         is WARNING
