@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from urllib.parse import urlsplit
@@ -15,10 +16,12 @@ from gateway_project.doctor.clocks import offset_of
 from gateway_project.doctor.finding import Finding, failure, left_out, note, ok, warning
 from gateway_project.doctor.postgres import judge_clock
 from gateway_project.doctor.public import ANSWER_SECONDS, Public, session
+from streaming.conf import conf
 
 PROXIES = "docs/timeouts.md#the-proxy-in-front"
 DATE_STEP = 1.0
 SUBPROTOCOL = "unbroken.v1"
+LAG_WARNING, LAG_FAILURE = 0.5, 5.0
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -92,6 +95,8 @@ async def _ask(public: Public, client: aiohttp.ClientSession) -> AsyncIterator[F
     yield judge_ready(*await _get(client, f"{public.url}/readyz"))
     status, _, _ = await _get(client, f"{public.url}/metrics")
     yield judge_metrics(status, is_local=public.is_local)
+    if conf().metrics_token:
+        yield await _journal(public, client)
     if public.url.startswith("https:"):
         yield await _redirect(public, client)
     yield await _websocket(public, client)
@@ -119,6 +124,18 @@ async def _redirect(public: Public, client: aiohttp.ClientSession) -> Finding:
     except (aiohttp.ClientError, OSError, TimeoutError):
         return ok("redirect", "nothing answers at the http address")
     return judge_redirect(status, headers.get("location", ""))
+
+
+async def _journal(public: Public, client: aiohttp.ClientSession) -> Finding:
+    """What the metrics say of the journal; a proxy may well keep them inside."""
+    headers = {"authorization": f"Bearer {conf().metrics_token}"}
+    async with client.get(f"{public.url}/metrics", headers=headers) as response:
+        lag = re.search(
+            rb"^unbroken_journal_lag_seconds ([\d.eE+-]+)", await response.read(), re.MULTILINE
+        )
+    if lag is None:
+        return left_out("journal", f"/metrics is answered with HTTP {response.status} here")
+    return judge_journal(float(lag[1]))
 
 
 async def _websocket(public: Public, client: aiohttp.ClientSession) -> Finding:
@@ -224,6 +241,21 @@ def judge_metrics(status: int, *, is_local: bool) -> Finding:
             "metrics", "/metrics is open to everybody", "Set METRICS_TOKEN.", "docs/metrics.md"
         )
     return ok("metrics", f"/metrics is answered with HTTP {status} without the token")
+
+
+def judge_journal(lag: float) -> Finding:
+    """``lag``: seconds for which the oldest row waits to become durable."""
+    seen = f"its oldest row waits for {lag:.2f} s"
+    if lag > LAG_FAILURE:
+        return failure(
+            "journal",
+            f"{seen}: readers see answers stand still",
+            "See the database's commit time and log.",
+            "docs/metrics.md",
+        )
+    if lag > LAG_WARNING:
+        return warning("journal", seen, "See the database's commit time.", "docs/metrics.md")
+    return ok("journal", seen)
 
 
 def judge_redirect(status: int, location: str) -> Finding:

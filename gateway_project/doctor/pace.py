@@ -162,7 +162,7 @@ def _judge_total(busy: Course, total: float | None, longest_answer: float) -> Fi
 def _judge_idle(silent: Sequence[Course], total: float | None, silence: float) -> Finding:
     borne = [one.wanted for one in silent if one.whole]
     cut = [
-        one.over for one in silent
+        one.over - one.last for one in silent
         if not one.whole and one.over is not None and (total is None or one.over < total - SAME)
     ]  # fmt: skip
     forgotten = [one.wanted for one in silent if not one.whole and one.over is None]

@@ -15,6 +15,7 @@ import aiohttp
 from gateway_project.doctor import answer, pace
 from gateway_project.doctor.finding import Finding, failure, left_out, ok, warning
 from gateway_project.doctor.gateways import live_count
+from gateway_project.doctor.postgres import judge_clock
 from gateway_project.doctor.public import ANSWER_SECONDS, Course, Public, follow, session
 from streaming.conf import conf
 
@@ -125,6 +126,11 @@ def _judge_first(public: Public, first: Course, sent: dict[str, str]) -> list[Fi
                 pace.PROXIES,
             )
         ]
+    clock = (
+        []
+        if first.clock_offset is None
+        else [judge_clock("gateway clock", "X-Server-Time's", first.clock_offset)]
+    )
     return [
         pace.judge_buffering(first),
         pace.judge_compression(first.headers),
@@ -133,6 +139,7 @@ def _judge_first(public: Public, first: Course, sent: dict[str, str]) -> list[Fi
         pace.judge_whom(
             first.opened, is_https=public.url.startswith("https:"), is_local=public.is_local
         ),
+        *clock,
     ]
 
 

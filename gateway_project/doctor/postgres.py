@@ -77,11 +77,13 @@ class Server:
 
 def is_reachable() -> bool:
     """Whether the database lets us in."""
+    if not settings.DATABASE_URL:
+        return False
     try:
         psycopg.connect(settings.DATABASE_URL, connect_timeout=CONNECT_SECONDS).close()
     except psycopg.Error:
         return False
-    return bool(settings.DATABASE_URL)
+    return True
 
 
 def look() -> Iterator[Finding]:

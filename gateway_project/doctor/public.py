@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -77,6 +78,8 @@ class Course:
     over: float | None = None
     last: float = 0.0
     """When the last bytes came."""
+    clock_offset: float | None = None
+    """Seconds by which ``X-Server-Time`` was ahead of our clock when the head came."""
     trouble: str = ""
 
     def take(self, payload: bytes, at: float) -> None:
@@ -127,6 +130,7 @@ async def follow(
         ):
             course.status = response.status
             course.headers = {name.lower(): value for name, value in response.headers.items()}
+            course.clock_offset = _ahead(course.headers.get("x-server-time", ""))
             if "content-encoding" not in course.headers and response.status == 200:
                 await _read(response, course, began, only_open)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, EventTooLong) as exc:
@@ -135,6 +139,13 @@ async def follow(
             return course
     course.over = time.monotonic() - began
     return course
+
+
+def _ahead(server_time: str) -> float | None:
+    try:
+        return datetime.fromisoformat(server_time).timestamp() - time.time()
+    except ValueError:
+        return None
 
 
 async def _read(

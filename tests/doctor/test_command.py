@@ -59,15 +59,24 @@ def stack() -> Iterator[Stack]:
 
 async def test_a_good_deployment(stack: Stack) -> None:
     key = stack.api_key()
-    arguments = ("--url", stack.gateway(0).url, "--patience", "1")
+    gateway = stack.start_gateway(METRICS_TOKEN="scrape-me-77")
+    arguments = ("--url", gateway.url, "--patience", "1")
     with worker(stack), beat(stack):
         await rows_until(stack, "SELECT 1 FROM streaming_taskrun WHERE name = 'reclaim_kv_cache'")
-        code, told, text = doctor(stack.env(UNBROKEN_API_KEY=key), *arguments)
+        code, told, text = doctor(
+            stack.env(UNBROKEN_API_KEY=key, METRICS_TOKEN="scrape-me-77"), *arguments
+        )
     everything = ("settings", "database", "redis", "tasks", "gateways", "nodes", "address", "path")
     assert failures(told, *everything) == OF_TESTS
     assert {one["subject"] for one in told["findings"]} == {"machine", *everything}
     assert code == 1
-    for secret in (key, stack.env()["SECRET_KEY"], stack.redis_url.split("@")[0].split(":")[-1]):
+    assert "waits for 0." in seen(told, "journal")
+    for secret in (
+        key,
+        "scrape-me-77",
+        stack.env()["SECRET_KEY"],
+        stack.redis_url.split("@")[0].split(":")[-1],
+    ):
         assert secret not in text
 
 
@@ -120,19 +129,22 @@ def test_nodes_that_are_not_alike(stack: Stack) -> None:
         SimulatorProcess("vllm", template="llama3", max_model_len=4096) as other,
         SimulatorProcess("vllm", text_only=True, model="old-model") as old,
         SimulatorProcess("vllm", api_key="engine-key-1") as locked,
+        SimulatorProcess("vllm", model="other-model") as hasty,
     ):
         nodes = (
             f"one=vllm+{one.url},other=vllm+{other.url},old=vllm+{old.url},"
-            f"locked=vllm+{locked.url}?credential=env:NO_SUCH_VARIABLE"
+            f"locked=vllm+{locked.url}?credential=env:NO_SUCH_VARIABLE,"
+            f"hasty=vllm+{hasty.url}?priority=on"
         )
         # Without a database the nodes of the environment are asked.
         env = stack.env(DATABASE_URL=f"postgresql://u@{NOWHERE}/x", ENGINE_NODES=nodes)
         code, told, _ = doctor(env, "--only", "nodes")
     assert code == 1
-    assert failures(told) == {"sim-model", "old", "locked"}
+    assert failures(told) == {"sim-model", "old", "locked", "hasty"}
     assert "one | other" in seen(told, "sim-model")
     assert "4096 and 8192" in seen(told, "sim-model")
     assert "NO_SUCH_VARIABLE" in seen(told, "locked")
+    assert "priority=on" in seen(told, "hasty")
 
 
 def test_text_strictness_and_refused_arguments(stack: Stack) -> None:

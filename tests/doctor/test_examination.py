@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from gateway_project.doctor.examination import Check, Found, examine, worst
 from gateway_project.doctor.finding import Finding, Level, failure, note, ok
 from gateway_project.doctor.report import TextReport, as_json
 from gateway_project.doctor.secrets import HIDDEN, Secrets, secrets_of
+from gateway_project.management.commands.doctor import SUBJECTS
+from tests.stack import ROOT
 
 NOTHING = Secrets([])
 
@@ -122,3 +125,18 @@ def test_what_the_kernel_says(tmp_path: Path):
         memory_limit=2 << 30, memory_used=1 << 20, oom_kills=3, pids_used=12, cpus=1.5
     )
     assert machine.read_container(tmp_path / "none") == machine.Container()
+
+
+def test_what_findings_refer_to_is_there():
+    """Pages, and the sections of pages."""
+    source = "".join(path.read_text() for path in (ROOT / "gateway_project/doctor").glob("*.py"))
+    references = set(re.findall(r'"((?:docs|deploy)/[\w./-]+(?:#[\w-]+)?)"', source))
+    assert len(references) > 8
+    for reference in references | {f"docs/doctor.md#{subject}" for subject in SUBJECTS}:
+        page, _, section = reference.partition("#")
+        text = (ROOT / page).read_text()
+        anchors = {
+            re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-")
+            for head in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        }
+        assert not section or section in anchors, reference

@@ -462,6 +462,9 @@ def test_answers_of_the_address():
     assert level(address.judge_ready(503, {}, b'{"status":"unavailable","reasons":[]}')) is FAILURE
     assert level(address.judge_ready(404, {}, b"")) is NOTE
     assert level(address.judge_metrics(200, is_local=False)) is FAILURE
+    assert level(address.judge_journal(0.01)) is OK
+    assert level(address.judge_journal(1.0)) is WARNING
+    assert level(address.judge_journal(9.0)) is FAILURE
     assert level(address.judge_redirect(301, "https://x/")) is OK
     assert level(address.judge_redirect(200, "")) is WARNING
     page = "https://shop.example"
