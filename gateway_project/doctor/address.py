@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -104,7 +104,7 @@ async def _ask(public: Public, client: aiohttp.ClientSession) -> AsyncIterator[F
         yield await _preflight(public, client)
 
 
-def _noting(reused: list[bool]):  # type: ignore[no-untyped-def]  # aiohttp's hook has three untyped arguments
+def _noting(reused: list[bool]) -> Callable[..., Awaitable[None]]:
     async def note_reuse(*_: object) -> None:
         reused.append(True)
 

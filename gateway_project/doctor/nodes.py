@@ -130,7 +130,7 @@ async def _refusal_of_priority(dialect: Dialect, report: NodeReport) -> str:
     """Have it generate one token with a priority; why it does not. Raises ``AttemptFailed``."""
     generation = Generation(
         model=next(iter(report.models), ""), prompt=[PLAIN_TOKEN], max_tokens=1, min_tokens=0,
-        sampling=Sampling(0), request_id=f"doctor-{uuid4().hex}", priority=0,
+        sampling=Sampling(0), request_id=f"doctor-{uuid4().hex}", priority=1,  # 0 is what every request has
     )  # fmt: skip
     try:
         async with aclosing(dialect.generate(generation)) as stream:

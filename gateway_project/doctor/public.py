@@ -18,7 +18,7 @@ import aiohttp
 from streaming.core.sse import EventTooLong, SSEParser
 
 ANSWER_SECONDS = 10.0
-SLACK_SECONDS = 10.0
+SLACK_SECONDS = 20.0
 """So much longer than it should last a stream may take before it counts as forgotten."""
 
 

@@ -368,7 +368,16 @@ def test_certificates_and_clocks():
 def course(
     wanted: float, *, over: float | None = None, whole: bool = True, **fields: Any
 ) -> Course:
-    return Course(wanted, status=200, whole=whole, over=wanted if whole else over, **fields)
+    return Course(
+        wanted,
+        **{
+            "status": 200,
+            "whole": whole,
+            "over": wanted if whole else over,
+            "opened": {},
+            **fields,
+        },
+    )
 
 
 def test_pace():
@@ -408,6 +417,9 @@ def test_cuts():
     assert cuts(both, cut) == {"total cut-off": FAILURE, "idle cut-off": FAILURE}
     lost = [*silent[:3], course(100, whole=False)]
     assert cuts(lost, busy) == {"total cut-off": OK, "idle cut-off": FAILURE}
+    unopened = course(100, whole=False, status=503, opened=None)
+    assert cuts(silent, unopened) == {"cut-off": WARNING}
+    assert cuts([*silent[:3], unopened], busy)["idle cut-off"] is OK
     assert cuts(silent, course(100, whole=False, stopped=True)) == {"cut-off": NOTE}
 
 
