@@ -6,20 +6,20 @@ import asyncio
 import json
 import re
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from gateway_project.doctor.certificates import judge_certificate, read_certificate
-from gateway_project.doctor.clocks import offset_of
+from gateway_project.doctor.clocks import offset_of_date
 from gateway_project.doctor.finding import Finding, failure, left_out, note, ok, warning
 from gateway_project.doctor.postgres import judge_clock
 from gateway_project.doctor.public import ANSWER_SECONDS, Public, session
 from streaming.conf import conf
 
 PROXIES = "docs/timeouts.md#the-proxy-in-front"
-DATE_STEP = 1.0
 SUBPROTOCOL = "unbroken.v1"
 LAG_WARNING, LAG_FAILURE = 0.5, 5.0
 
@@ -82,6 +82,7 @@ async def _ask(public: Public, client: aiohttp.ClientSession) -> AsyncIterator[F
     tracing.on_connection_reuseconn.append(_noting(reused))
     tracing.freeze()
     client.trace_configs.append(tracing)
+    asked_at = time.time()
     status, headers, body = await _get(client, f"{public.url}/healthz")
     # Some keep it for their balancers; the API's document is for everybody.
     again = await _get(client, f"{public.url}/v1/openapi.json")
@@ -89,9 +90,8 @@ async def _ask(public: Public, client: aiohttp.ClientSession) -> AsyncIterator[F
     if again[0] != 200:
         return
     yield judge_keep_alive(bool(reused))
-    if (offset := offset_of(headers.get("date"))) is not None:
-        whole = max(0.0, abs(offset) - DATE_STEP)
-        yield judge_clock("clock", "the address's", whole if offset > 0 else -whole)
+    if (offset := offset_of_date(headers.get("date"), asked_at)) is not None:
+        yield judge_clock("clock", "the address's", offset)
     yield judge_ready(*await _get(client, f"{public.url}/readyz"))
     status, _, _ = await _get(client, f"{public.url}/metrics")
     yield judge_metrics(status, is_local=public.is_local)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -13,7 +14,7 @@ from uuid import uuid4
 from django.conf import settings
 
 from gateway_project.doctor.certificates import Certificate, judge_certificate, read_certificate
-from gateway_project.doctor.clocks import offset_of
+from gateway_project.doctor.clocks import offset_of_date
 from gateway_project.doctor.finding import Finding, failure, note, ok, warning
 from gateway_project.doctor.postgres import is_reachable, judge_clock
 from streaming.conf import conf
@@ -31,8 +32,6 @@ from streaming.models import InferenceNode, ModelAlias
 PROBE_TEXT = "Größe, naïveté, 東京で 3.14 ≠ 22/7, 🫠👩‍🚀\n\tdef f(x):  return x**2"
 """Accents, scripts, emoji of several tokens, runs of blanks: where tokenizers differ."""
 DOC = "docs/engines.md"
-DATE_STEP = 1.0
-"""A Date header has whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +142,9 @@ async def _refusal_of_priority(dialect: Dialect, report: NodeReport) -> str:
 
 async def _about(access: Access, dialect: str) -> tuple[float | None, str]:
     """How far its clock is off, and what says which build it is."""
+    asked_at = time.time()
     told = await ask(access, "GET", "/props" if dialect == "llamacpp" else "/version")
-    offset = offset_of(told.headers.get("date"))
+    offset = offset_of_date(told.headers.get("date"), asked_at)
     try:
         about: Any = told.json() if told.status_code == 200 else {}
     except ValueError:
@@ -192,10 +192,7 @@ def judge_node(answer: Answer) -> Iterator[Finding]:
         yield warning(target.name, f"answers in part: {answer.trouble}", "See its log.", DOC)
     yield from _judge_abilities(answer, target, report)
     if answer.clock_offset is not None:
-        # Its certificate and tokens of clouds go by it; a second is what the header rounds.
-        off = max(0.0, abs(answer.clock_offset) - DATE_STEP)
-        sign = -1 if answer.clock_offset < 0 else 1
-        clock = judge_clock(target.name, "its", sign * off)
+        clock = judge_clock(target.name, "its", answer.clock_offset)
         if clock.advice:
             yield clock
     if answer.certificate is not None:

@@ -22,8 +22,8 @@ from streaming.conf import conf
 PACE_SECONDS, PACE_INTERVAL = 2.0, 0.1
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 """The silences that are tried, of the patience there is."""
-LEAVE_SECONDS = 5.0
-ASKS = 40
+LEAVE_SECONDS = 10.0
+ASKS = 60
 
 
 def limit(public: Public) -> float:

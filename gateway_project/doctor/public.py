@@ -9,12 +9,12 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from gateway_project.doctor.clocks import offset_of_server_time
 from streaming.core.sse import EventTooLong, SSEParser
 
 ANSWER_SECONDS = 10.0
@@ -79,7 +79,7 @@ class Course:
     last: float = 0.0
     """When the last bytes came."""
     clock_offset: float | None = None
-    """Seconds by which ``X-Server-Time`` was ahead of our clock when the head came."""
+    """Seconds by which ``X-Server-Time`` is ahead of our clock."""
     trouble: str = ""
 
     def take(self, payload: bytes, at: float) -> None:
@@ -115,7 +115,7 @@ async def follow(
 ) -> Course:
     """Read a diagnostic stream to its end, or (``only_open``) leave after its first event."""
     course = Course(seconds)
-    began = time.monotonic()
+    began, asked_at = time.monotonic(), time.time()
     url = f"{public.url}/v1/diagnostics/stream?seconds={seconds:g}&interval={interval:g}"
     try:
         async with (
@@ -130,7 +130,9 @@ async def follow(
         ):
             course.status = response.status
             course.headers = {name.lower(): value for name, value in response.headers.items()}
-            course.clock_offset = _ahead(course.headers.get("x-server-time", ""))
+            course.clock_offset = offset_of_server_time(
+                course.headers.get("x-server-time", ""), asked_at
+            )
             if "content-encoding" not in course.headers and response.status == 200:
                 await _read(response, course, began, only_open)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, EventTooLong) as exc:
@@ -139,13 +141,6 @@ async def follow(
             return course
     course.over = time.monotonic() - began
     return course
-
-
-def _ahead(server_time: str) -> float | None:
-    try:
-        return datetime.fromisoformat(server_time).timestamp() - time.time()
-    except ValueError:
-        return None
 
 
 async def _read(

@@ -23,7 +23,7 @@ from gateway_project.doctor import (
     tasks,
 )
 from gateway_project.doctor.certificates import DAY, Certificate, judge_certificate
-from gateway_project.doctor.clocks import offset_of
+from gateway_project.doctor.clocks import difference, offset_of_date
 from gateway_project.doctor.finding import Finding, Level
 from gateway_project.doctor.public import Course
 from streaming.core.nodes import NodeOptions
@@ -341,14 +341,14 @@ def test_single_nodes():
     assert levels(nodes.judge_node(nodes.Answer(node("a").target, trouble="refused"))) == {
         "a": FAILURE
     }
-    assert levels(nodes.judge_node(node("a", clock_offset=-1.2))) == {"a": OK}
+    assert levels(nodes.judge_node(node("a", clock_offset=-0.2))) == {"a": OK}
     assert levels(nodes.judge_node(node("a", clock_offset=3.0))) == {"a": WARNING}
     assert levels(nodes.judge_node(node("a", clock_offset=3600.0))) == {"a": FAILURE}
     missing = nodes.Target("a", "vllm", "http://a", NodeOptions(credential="env:NO_SUCH_KEY"))
     assert levels(nodes.judge_credentials([missing])) == {"a": FAILURE}
 
 
-def test_certificates_and_clocks():
+def test_certificates():
     good = Certificate(left=60 * DAY, protocol="TLSv1.3", alpn="h2")
     assert level(judge_certificate("TLS", good)) is OK
     assert level(judge_certificate("TLS", replace(good, left=3 * DAY))) is WARNING
@@ -357,9 +357,19 @@ def test_certificates_and_clocks():
         level(judge_certificate("TLS", Certificate(trouble="self-signed certificate"))) is FAILURE
     )
     assert level(address.judge_alpn("http/1.1")) is NOTE
-    assert offset_of("Thu, 01 Jan 1970 00:01:00 GMT", now=50.0) == 10.5
-    assert offset_of("yesterday") is None
-    assert offset_of(None) is None
+
+
+def test_clocks():
+    assert difference(100.0, 99.9, 100.1) == 0.0
+    assert difference(103.0, 99.0, 100.0) == 3.0
+    assert difference(90.0, 99.0, 100.0) == -9.0
+    assert difference(98.5, 99.0, 100.0, step=1.0) == 0.0
+    minute = "Thu, 01 Jan 1970 00:01:00 GMT"
+    assert offset_of_date(minute, 60.9, 61.5) == 0.0
+    assert offset_of_date(minute, 50.0, 50.5) == 9.5
+    assert offset_of_date(minute, 70.0, 70.5) == -9.0
+    assert offset_of_date("yesterday", 0.0) is None
+    assert offset_of_date(None, 0.0) is None
 
 
 # --- the way
