@@ -53,6 +53,7 @@ ORPHAN_SECONDS = 2.0
 LOOK_AGAIN_SECONDS = 5.0
 WATCH_SECONDS = 3.0
 SUSPEND_SECONDS = 5.0
+DELIVERY_RETRY_SECONDS = 0.5
 
 POOL_SIZE, UPKEEP_SIZE = 8, 3
 """Connections to the database, besides the journal's."""
@@ -208,24 +209,39 @@ class Gateway:
             logger.info("session taken over: %s", reason, extra={"session": str(stored.id)})
 
     async def store_delivered(
-        self, session_id: UUID, marks: Marks, denied: int | None = None
+        self, session_id: UUID, marks: Marks, denied: int | None = None, *, patience: float = 0.0
     ) -> int | None:
         """Store how far a reader has come; up to where the session then counts as delivered.
 
-        ``denied``: it has come back with this cursor, and has no more. None: it was not stored.
+        ``denied``: it has come back with this cursor, and has no more. ``patience``: seconds for
+        which it is tried again while the database is away. None: it was not stored.
         """
-        try:
-            async with self.pool.connection() as connection:
-                moved = await delivery.store(connection, session_id, marks, denied)
-        except (psycopg.Error, PoolTimeout) as exc:
-            logger.warning("a delivered mark was not stored: %s", exc)
-            return None
+        deadline = asyncio.get_running_loop().time() + patience
+        while True:
+            try:
+                async with self.pool.connection() as connection:
+                    moved = await delivery.store(connection, session_id, marks, denied)
+                break
+            except (psycopg.Error, PoolTimeout) as exc:
+                if asyncio.get_running_loop().time() >= deadline:
+                    logger.warning("a delivered mark was not stored: %s", exc)
+                    return None
+            await asyncio.sleep(DELIVERY_RETRY_SECONDS)
         if moved is None:
             return None
         # The terminal record has a seq too, and is no token.
         most = moved.delivered if moved.tokens is None else moved.tokens
         self._delivery_stored(session_id, min(moved.former, most), min(moved.delivered, most))
         return moved.delivered
+
+    async def may_have_died_sending(self, session_id: UUID) -> bool:
+        """Whether what the session's readers were sent is not known for certain."""
+        try:
+            async with self.pool.connection() as connection:
+                return await delivery.may_have_died_sending(connection, session_id)
+        except (psycopg.Error, PoolTimeout) as exc:
+            logger.warning("nobody knows who has died: %s", exc)
+            return False
 
     def _delivery_stored(self, session_id: UUID, former: int, seq: int) -> None:
         self.measuring.delivery_stored(session_id, former, seq)
