@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from bench.chaos import report
 from bench.chaos.options import parse
 from bench.chaos.run import run
 from bench.chaos.verdict import broken_promises
@@ -14,7 +15,7 @@ from bench.chaos.verdict import broken_promises
 
 def main() -> int:
     directory = run(parse())
-    print(directory)
+    print(report.write(directory))
     broken = broken_promises(directory)
     print(*broken, sep="\n", file=sys.stderr)
     return 1 if broken else 0
