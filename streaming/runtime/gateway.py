@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import OperationalError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming import metrics
@@ -392,7 +393,7 @@ class Gateway:
                 await self.sweepers.check()
                 unserved = await self._look_for_orphans(unserved)
                 await self._settle_what_waits()
-            except (psycopg.Error, PoolTimeout) as exc:
+            except (psycopg.Error, PoolTimeout, OperationalError) as exc:
                 logger.info("orphans cannot be looked for: %s", exc)
             except Exception:  # one bad session must not end the search for all others
                 logger.exception("an orphan could not be taken over")
