@@ -5,6 +5,7 @@ Exit code 1: a reader that comes back lost its answer, got a wrong byte, or was 
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from bench.chaos import report
@@ -14,6 +15,8 @@ from bench.chaos.verdict import broken_promises
 
 
 def main() -> int:
+    # A run that is told to end does so as with Ctrl-C, and reports what there was.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     directory = run(parse())
     print(report.write(directory))
     broken = broken_promises(directory)

@@ -31,10 +31,12 @@ _TOKENS = (
     "SELECT completion_tokens FROM streaming_streamsession WHERE id = %s AND ended_at IS NOT NULL"
 )
 
+# Whoever lives has beaten within 5 s.
 _DEAD_SENDER = f"""
 SELECT EXISTS (
     SELECT 1 FROM streaming_gatewayinstance i
-    WHERE i.stopped_at IS NULL AND i.heartbeat_at >= s.created_at AND {OWNER_IS_DEAD}
+    WHERE i.stopped_at IS NULL AND i.heartbeat_at >= s.created_at - interval '5 seconds'
+    AND {OWNER_IS_DEAD}
 ) FROM streaming_streamsession s WHERE s.id = %s
 """
 
