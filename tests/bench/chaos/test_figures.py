@@ -367,7 +367,7 @@ def test_kv_of_a_request_is_taken_while_requests_run():
 @pytest.mark.parametrize(
     ("share", "text"),
     [
-        (None, "not told"), (0.0, "0 %"), (1.0, "100 %"), (0.5, "50.0 %"), (0.9995, "99.950 %"),
+        (None, "not told"), (0.0, "0 %"), (1.0, "100 %"), (0.5, "50.0 %"), (0.9994, "99.940 %"),
         (9.98e-6, "0.00100 %"), (0.999999, "99.99990 %"),
     ],
 )  # fmt: skip
