@@ -70,12 +70,12 @@ def broken(at: float, **values: Any) -> AttemptEvidence:
     )  # fmt: skip
 
 
-def joined(at: float, **values: Any) -> AttemptEvidence:
+def joined(at: float, number: int = 2, **values: Any) -> AttemptEvidence:
     """The attempt on the other node whose first token came ``at`` seconds; durable 5 ms later."""
     return attempt(
-        2,
+        number,
         **{
-            "node": "b", "after": at - 0.01, "first_token": T0 + at, "durable": T0 + at + 0.005,
+            "node": "b", "kind": "failover", "after": at - 0.01, "first_token": T0 + at, "durable": T0 + at + 0.005,
             "first_seq": 51, "grade": "exact", **values,
         },
     )  # fmt: skip

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.chaos import gauges
-from bench.chaos.figures import compute
+from bench.chaos.figures import compute, overlapping
 from bench.chaos.findings import findings, percent
 from bench.chaos.gauges import Reading, counted, reading_of
 from tests.bench.chaos.made import (
@@ -113,6 +115,31 @@ def test_noticed_is_more_than_300_ms_beyond_the_pace(beyond, noticed):
     assert goals(told)["failovers that no reader noticed"] is not bool(noticed)
 
 
+def test_a_noticed_failover_while_untouched_streams_were_silent_too():
+    told = figures(
+        [stream(0, gaps=[gap(3.4, 0.4)]), stream(1, gaps=[gap(3.5, 0.4)])],
+        [session(0, broken(3.02), joined(3.39)), session(1, attempt(1, node="b"))],
+        [fault("node_kill", "a", 3.0, 2.0)],
+    )
+    assert told["noticed"]["silences"] == {"failover": 1, "other": 1}
+    assert told["failovers"]["noticed_with_others"] == 1
+
+
+spans = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)).map(lambda t: (t[0], sum(t))))
+
+
+@given(spans, spans)
+def test_overlapping_is_what_it_says(some, others):
+    expected = sum(
+        any(
+            begin <= end_of_other and begin_of_other <= end
+            for begin_of_other, end_of_other in others
+        )
+        for begin, end in some
+    )
+    assert overlapping(some, others) == expected
+
+
 def test_a_silence_elsewhere_is_not_the_failovers():
     told = figures(
         [stream(0, gaps=[gap(5.0, 0.5)])],
@@ -215,6 +242,13 @@ def test_what_a_silence_comes_from(kind, target, origin):
         [stream(0, gaps=[gap(3.5, 0.45)])], [session(0)], [fault(kind, target, 3.2, 0.2)]
     )
     assert told["noticed"]["silences"] == {origin: 1}
+
+
+def test_the_fault_of_another_node_is_not_what_a_silence_comes_from():
+    told = figures(
+        [stream(0, gaps=[gap(3.5, 0.45)])], [session(0)], [fault("node_slow", "b", 3.2, 1)]
+    )
+    assert told["noticed"]["silences"] == {"other": 1}
 
 
 def test_billing_against_what_readers_got():
@@ -367,7 +401,7 @@ def test_kv_of_a_request_is_taken_while_requests_run():
 @pytest.mark.parametrize(
     ("share", "text"),
     [
-        (None, "not told"), (0.0, "0 %"), (1.0, "100 %"), (0.5, "50.0 %"), (0.9995, "99.950 %"),
+        (None, "not told"), (0.0, "0 %"), (1.0, "100 %"), (0.5, "50.0 %"), (0.9994, "99.940 %"),
         (9.98e-6, "0.00100 %"), (0.999999, "99.99990 %"),
     ],
 )  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -118,7 +118,7 @@ def test_the_page_needs_nothing_else_and_tells_everything_in_words(hurt):
     assert page.all("html") == [{"lang": "en"}]
     headings = [int(tag[1]) for tag, _ in page.elements if tag in ("h1", "h2", "h3")]
     assert headings.count(1) == 1
-    assert all(after - before <= 1 for before, after in itertools.pairwise(headings))
+    assert all(after - before <= 1 for before, after in pairwise(headings))
     assert "missed" in page.words
     assert "met" in page.words
 
