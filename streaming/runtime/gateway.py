@@ -451,6 +451,8 @@ async def _open_pool(size: int) -> AsyncConnectionPool:
         min_size=1,
         max_size=size,
         timeout=5,
+        # Beyond this its pauses between tries double: the database would be back long before us.
+        reconnect_timeout=1,
         open=False,
         kwargs={"autocommit": True, "application_name": "unbroken gateway"},
         check=AsyncConnectionPool.check_connection,
