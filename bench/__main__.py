@@ -1,4 +1,4 @@
-"""``python -m bench [--quick] [--only NAME]``: measure, print, store.
+"""``python -m bench [--quick] [--only NAME] [--profile]``: measure, print, store.
 
 The engine is simulated (``tests/engine_simulator``) and runs on the same machine as everything
 else: compare the two ways within a run, not runs on different machines. ``docs/performance.md``
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench import measure, report
+from bench.profile import profiled
 from bench.seam import seam
 from bench.silent import drained, frozen
 from bench.stacks import Bench, bench, machine, start_durable_services
@@ -39,6 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="once, and briefly")
     parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=str(NAMES))
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="look into the gateway with py-spy meanwhile; not in the cases with faults",
+    )
     options = parser.parse_args()
     effort = measure.QUICK if options.quick else measure.FULL
     names = options.only or NAMES
@@ -53,7 +61,15 @@ def main() -> None:
     if any(name in CASES for name in names):
         with bench(postgres_pid, measure.PACE) as running:
             for name in (name for name in names if name in CASES):
-                note(name, CASES[name](running, effort))
+                with ExitStack() as profile:
+                    if options.profile:
+                        path = (
+                            report.RESULTS
+                            / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.speedscope.json"
+                        )
+                        profile.enter_context(profiled(running.stack.gateway().pid, path))
+                        print(path)
+                    note(name, CASES[name](running, effort))
     for name in (name for name in names if name in FAULTS):
         note(name, FAULTS[name](effort))
     markdown = report.as_markdown(report.rows_of(results), facts)

@@ -45,6 +45,7 @@ from streaming.runtime.sweepers import SweeperWatch
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
 from streaming.runtime.visits import PollingReaders
+from streaming.tracing import stored_contexts
 
 logger = logging.getLogger(__name__)
 
@@ -187,6 +188,7 @@ class Gateway:
             return
         won = await adoption.take_over(connection, takeable, self.instance_id, reason)
         logs = await read_logs(connection, list(won))
+        traces = {} if ports.tracing is None else await stored_contexts(connection, list(won))
         for stored in takeable:
             if stored.id not in won:
                 continue
@@ -198,6 +200,7 @@ class Gateway:
             except Exception:  # one bad session must not keep the others from going on
                 logger.exception("not restored", extra={"session": str(stored.id)})
                 continue
+            restored[0].trace = traces.get(stored.id, "")
             self.run(*restored)
             logger.info("session taken over: %s", reason, extra={"session": str(stored.id)})
 
