@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import measure, report
+from bench.idle import idle
 from bench.profile import profiled
 from bench.seam import seam
 from bench.silent import drained, frozen
@@ -34,6 +35,7 @@ FAULTS: dict[str, Callable[[measure.Effort], dict[str, Any]]] = {
     "seam": seam,
     "frozen": frozen,
     "drained": drained,
+    "idle": idle,
 }
 NAMES = (*CASES, *FAULTS)
 
