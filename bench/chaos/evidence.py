@@ -39,6 +39,8 @@ class AttemptEvidence:
     started: float
     first_token: float | None = None
     ended: float | None = None
+    first_seq: int = 0
+    """Of its first token in the log; 0: it has none there."""
     end_reason: str = ""
     cause: str = ""
     grade: str = ""
@@ -116,7 +118,7 @@ ORDER BY p.id
 _ATTEMPTS = """
 SELECT a.session_id::text, a.number, a.kind, a.node_name,
     extract(epoch FROM a.started_at)::float8, extract(epoch FROM a.first_token_at)::float8,
-    extract(epoch FROM a.ended_at)::float8, a.end_reason, a.cause, a.seam_grade, a.detection_ms,
+    extract(epoch FROM a.ended_at)::float8, coalesce(a.first_seq, 0), a.end_reason, a.cause, a.seam_grade, a.detection_ms,
     a.recovery_ms, extract(epoch FROM c.durable_at)::float8, a.generated_tokens,
     a.discarded_tokens, a.repeated_tokens, a.reclaim, extract(epoch FROM a.reclaimed_at)::float8
 FROM streaming_attempt a JOIN streaming_streamsession s ON s.id = a.session_id

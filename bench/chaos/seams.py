@@ -50,6 +50,8 @@ class Seam:
     grade: str
     detection: float | None
     """Seconds from the fault to ``noticed``; None where no fault is known."""
+    before_first: bool
+    """Nothing had been said yet: the first token came later, and no silence was in the answer."""
 
     @property
     def recovery(self) -> float | None:
@@ -85,10 +87,25 @@ class Faults:
                 return fault if moment <= fault.until + AFTER_FAULT else None
         return None
 
-    def down(self, node: str, moment: float) -> float:
-        """Until when the node was away that was away at that moment; the moment itself if it was not."""
-        fault = self.of_node(node, moment)
-        return moment if fault is None else max(moment, fault.until)
+    def died(self, node: str, begin: float, end: float) -> bool:
+        """Whether the node's process was killed in that time: it holds nothing any more."""
+        return any(
+            fault.kind == "node_kill" and begin - SLACK <= fault.at <= end
+            for fault in self._by_target.get(node, ())
+        )
+
+    def reachable(self, node: str, begin: float, end: float) -> float:
+        """Seconds of that time in which the node could be asked and PostgreSQL could be told."""
+        away = sorted(
+            (max(fault.at, begin), min(fault.until, end))
+            for fault in [*self._by_target.get(node, ()), *self._by_kind["postgres_restart"]]
+            if fault.at < end and fault.until > begin and fault.kind != "node_slow"
+        )
+        seconds, done = end - begin, begin
+        for start, stop in away:
+            seconds -= max(0.0, stop - max(start, done))
+            done = max(done, stop)
+        return seconds
 
     def gateway(self, moment: float) -> FaultRecord | None:
         """The latest death of a gateway that a takeover at that moment may be owed to."""
@@ -128,14 +145,14 @@ def seams(session: SessionEvidence, faults: Faults, clock_ahead: float = 0.0) ->
     broken: AttemptEvidence | None = None  # the first that failed since the last token
     for attempt in session.attempts:
         if attempt.number > 1 and before is not None and attempt.first_token is not None:
-            found.append(_seam(broken or before, attempt, faults, ahead))
+            found.append(_seam(broken or before, attempt, faults, ahead, attempt.first_seq > 1))
             broken = None
         if attempt.first_token is not None or before is None:
             before = attempt
         if broken is None and _failed(attempt):
             broken = attempt
     if broken is not None and session.state == "failed":
-        found.append(_seam(broken, None, faults, ahead))
+        found.append(_seam(broken, None, faults, ahead, session.log > 0))
     return found
 
 
@@ -151,13 +168,17 @@ def _failed(attempt: AttemptEvidence) -> bool:
 
 
 def _seam(
-    broken: AttemptEvidence, going_on: AttemptEvidence | None, faults: Faults, ahead: float
+    broken: AttemptEvidence,
+    going_on: AttemptEvidence | None,
+    faults: Faults,
+    ahead: float,
+    begun: bool,
 ) -> Seam:
     ended = broken.ended if broken.ended is not None else broken.started
     kind = _kind(broken, going_on)
     # A hedge is started because of the silence; what it overtakes ends only then.
     noticed = going_on.started if kind == "hedge" and going_on is not None else ended
-    if kind in ("takeover", "return") and going_on is not None:
+    if kind == "return" and going_on is not None:
         noticed = going_on.started
     fault = faults.gateway(ended) if kind == "takeover" else None
     if kind in ("failover", "hedge"):
@@ -169,8 +190,8 @@ def _seam(
         durable = max(joined, going_on.durable - ahead)
     detection = None
     if fault is not None:
-        begun = fault.at if kind == "takeover" else max(fault.at, broken.started)
-        detection = max(0.0, noticed - begun)
+        since = fault.at if kind == "takeover" else max(fault.at, broken.started)
+        detection = max(0.0, noticed - since)
     return Seam(
         kind=kind,
         fault=fault.kind if fault is not None else "",
@@ -180,17 +201,20 @@ def _seam(
         durable=durable,
         grade=going_on.grade if going_on is not None else "",
         detection=detection,
+        before_first=not begun,
     )
 
 
 def _kind(broken: AttemptEvidence, going_on: AttemptEvidence | None) -> SeamKind:
+    if broken.cause == "gateway_crash":
+        return "takeover"
     if going_on is None or going_on.kind == "failover":
         return "failover"
     if going_on.kind == "hedge":
         return "hedge"
     if going_on.kind == "migration":
         return "migration"
-    return "takeover" if broken.cause == "gateway_crash" else "return"
+    return "return"
 
 
 def gap_at(seam: Seam, gaps: Sequence[Gap]) -> Gap | None:

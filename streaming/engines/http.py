@@ -50,9 +50,14 @@ class Stream(Protocol):
     ``connection``: where it comes from; None where that is not to be had.
     """
 
-    status: int
-    headers: Mapping[str, str]
-    connection: EngineConnection | None
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def connection(self) -> EngineConnection | None: ...
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 

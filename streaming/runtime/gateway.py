@@ -54,6 +54,9 @@ LOOK_AGAIN_SECONDS = 5.0
 WATCH_SECONDS = 3.0
 SUSPEND_SECONDS = 5.0
 
+POOL_SIZE, UPKEEP_SIZE = 8, 3
+"""Connections to the database, besides the journal's."""
+
 SETTLE_SECONDS = 4.0
 UNSETTLED = """
 SELECT 1 FROM streaming_outboxmessage WHERE handled_at IS NULL AND NOT data ? 'retry_at'
@@ -417,7 +420,7 @@ _current: Gateway | None = None
 async def start() -> Gateway:
     """Start the parts of this process on the running loop. Raises ``psycopg.Error``."""
     global _current
-    pool, upkeep = await _open_pool(8), await _open_pool(3)
+    pool, upkeep = await _open_pool(POOL_SIZE), await _open_pool(UPKEEP_SIZE)
     direct = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
     gateway = Gateway(await instance.register(direct), pool, upkeep, engine_client())
     await gateway.begin()
