@@ -133,6 +133,18 @@ class Continuations:
         node = choose(self._fleet.nodes.values(), wanted, now, besides=full)
         return self._book(node, tenant) if node is not None else None
 
+    def may_go_elsewhere(self, model: str, node: Node) -> bool:
+        """Whether some other node than ``node`` might take a continuation now. Cheap: streams that
+        are silent ask again and again."""
+        share = self._share()
+        return any(
+            other is not node
+            and other.health is Health.UP
+            and model in other.models
+            and other.continuing < share
+            for other in self._fleet.nodes.values()
+        )
+
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
