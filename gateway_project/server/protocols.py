@@ -157,6 +157,8 @@ class GatewayRequest(WebRequest):
         result = super().process()
         if self.transport is None:  # handed over to a WebSocket
             self.server.channels.discard(channel)
+        elif self.content is not None and getattr(self, "application_queue", None) is not None:
+            self.content.close()  # the application has been given it, and a stream is long
         return result
 
     # Sending

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -104,7 +103,7 @@ class LiveSession:
     health: int | None = None
     """The lowest score of connections that were told of (``Attachment.note_health``)."""
     _telling: asyncio.TimerHandle | None = None
-    _returns: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_RETURNS))
+    _returns: list[float] = field(default_factory=list)
     was_read: bool = False
     """Whether anybody has read it yet, since it was created, taken over or had to move."""
     lonely_since: float | None = None
@@ -162,7 +161,7 @@ class LiveSession:
 
     def returned(self, now: float) -> int:
         """A reader has come back at ``now`` (loop time); how many have lately, this one included."""
-        self._returns.append(now)
+        self._returns = [*self._returns[1 - MOST_RETURNS :], now]
         return sum(now - at < RETURNS_SECONDS for at in self._returns)
 
     def leave(self, reader: Reader) -> None:
