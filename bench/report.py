@@ -81,7 +81,7 @@ def _saturated(f: dict[str, Any], _: int) -> list[Row]:
 def _seam(f: dict[str, Any], _: int) -> list[Row]:
     return [
         Row("node killed under 100 streams: gap beyond the pace, p50", f"{f['gap_p50']:.0f} ms",
-            "≤ 40 ms", f["gap_p50"] <= 40),
+            "≤ 25 ms", f["gap_p50"] <= 25),
         Row("node killed: gap p99", f"{f['gap_p99']:.0f} ms", "≤ 150 ms", f["gap_p99"] <= 150),
         Row("node killed: longest gap", f"{f['gap_max']:.0f} ms"),
         Row("the same, nothing killed: p99", f"{f['usual_gap_p99']:.0f} ms"),
