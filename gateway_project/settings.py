@@ -8,6 +8,7 @@ from environs import Env
 
 from billing.conf import BillingConf
 from gateway_project.environment import database_settings, stored_secret_key
+from gateway_project.logs import formatters
 from gateway_project.supervisor.state import read_state
 from streaming.conf import StreamingConf
 
@@ -172,11 +173,13 @@ CELERY_TIMEZONE = "UTC"
 # --- logs -------------------------------------------------------------------------------------------
 
 LOG_LEVEL: str = env.str("LOG_LEVEL", default="INFO").upper()
+LOG_FORMAT: str = env.str("LOG_FORMAT", default="text").lower()
+LOGGING_CONFIG = "gateway_project.logs.configure"
 
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "gateway_project.logs.LineFormatter"}},
+    "formatters": formatters(LOG_FORMAT),
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {

@@ -9,12 +9,15 @@ import sys
 
 from bench.chaos.options import parse
 from bench.chaos.run import run
+from bench.chaos.verdict import broken_promises
 
 
 def main() -> int:
     directory = run(parse())
     print(directory)
-    return 0
+    broken = broken_promises(directory)
+    print(*broken, sep="\n", file=sys.stderr)
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -179,12 +179,12 @@ def _gateways() -> int:
 
 def _timed(connection: psycopg.Connection[Any], statement: str) -> float:
     began = time.perf_counter()
-    connection.execute(statement)  # type: ignore[call-overload]
+    connection.execute(statement)
     return time.perf_counter() - began
 
 
 def _row(connection: psycopg.Connection[Any], statement: str, *arguments: Any) -> tuple[Any, ...]:
-    row = connection.execute(statement, arguments or None).fetchone()  # type: ignore[call-overload]
+    row = connection.execute(statement, arguments or None).fetchone()
     assert row is not None
     return row
 

@@ -74,7 +74,7 @@ def read_server(connection: redis.Redis) -> Server:
         connection.ping()
         trips.append(time.perf_counter() - began)
     before = time.time()
-    seconds, micros = connection.time()  # type: ignore[misc]
+    seconds, micros = connection.time()
     ours = (before + time.time()) / 2
     info: Any = connection.info()
     return Server(

@@ -44,7 +44,7 @@ def look() -> Iterator[Finding]:
         return
     try:
         with client() as connection:
-            queue: int | None = connection.llen(settings.CELERY_TASK_DEFAULT_QUEUE)  # type: ignore[assignment]
+            queue: int | None = connection.llen(settings.CELERY_TASK_DEFAULT_QUEUE)
         workers = sorted({name for reply in _ping() for name in reply})
     except (redis.RedisError, OSError):
         yield left_out("worker", "Redis does not answer")

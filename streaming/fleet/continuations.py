@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from streaming.conf import conf
+from streaming.core import log_fields
 from streaming.core.levels import Level
 from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.fleet.routing import Wanted, choose
@@ -121,7 +122,9 @@ class Continuations:
         )  # fmt: skip
         insort(self._queues.setdefault(waiter.kind, []), waiter, key=_since)
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._look_forever(), name="continuations")
+            self._task = loop.create_task(
+                self._look_forever(), name="continuations", context=log_fields.nobody()
+            )
         try:
             return await waiter.placed
         except asyncio.CancelledError:

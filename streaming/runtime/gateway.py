@@ -201,11 +201,11 @@ class Gateway:
                     stored, logs[stored.id], epoch, attempts, self.journal.notify, ends[stored.id]
                 )
             except Exception:  # one bad session must not keep the others from going on
-                logger.exception("not restored", extra={"session": str(stored.id)})
+                logger.exception("not restored", extra={"session_id": str(stored.id)})
                 continue
             restored[0].trace = traces.get(stored.id, "")
             self.run(*restored)
-            logger.info("session taken over: %s", reason, extra={"session": str(stored.id)})
+            logger.info("session taken over: %s", reason, extra={"session_id": str(stored.id)})
 
     async def store_delivered(
         self, session_id: UUID, marks: Marks, denied: int | None = None

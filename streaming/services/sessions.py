@@ -74,6 +74,7 @@ async def create_session(
         if request.sampling.seed is not None or not sampled
         else new_seed(),
         log=log,
+        request_id=request_id,
         rehearsal=rehearsal or [],
     )
     at = now()

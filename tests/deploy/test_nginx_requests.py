@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from streaming.conf import StreamingConf
-from tests.deploy.conftest import House
+from tests.deploy.conftest import House, open_directory
 from tests.deploy.nginx import Nginx
 from tests.durability.reader import question, until
 from tests.server import harness
@@ -46,14 +45,12 @@ class Mirror:
 
 
 @pytest.fixture(scope="module")
-def _mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
-    directory: Path = tmp_path_factory.mktemp("mirror")
-    for path in (directory, *directory.parents[:2]):
-        path.chmod(0o755)
-    server = harness.start(directory / "log", TRUSTED_PROXIES="127.0.0.1")
-    with Nginx(directory, [server.port]) as nginx:
-        yield nginx
-    harness.stop(server)
+def _mirror() -> Iterator[Nginx]:
+    with open_directory() as directory:
+        server = harness.start(directory / "log", TRUSTED_PROXIES="127.0.0.1")
+        with Nginx(directory, [server.port]) as nginx:
+            yield nginx
+        harness.stop(server)
 
 
 @pytest.fixture(params=["127.0.0.1", "127.0.0.2"], ids=["from a proxy", "from anybody"])
