@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,12 @@ from django.db.models.signals import post_migrate
 from tests.stack import Stack
 
 failed = pytest.StashKey[bool]()
+
+
+def pytest_configure() -> None:
+    """Engines, gateways and readers inherit how many files they may have open: as many as is allowed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -19,6 +19,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.protocols.basic import LineReceiver
 from twisted.python.failure import Failure
 from twisted.web import http
+from twisted.web.http_headers import Headers
 
 from gateway_project.server.transport import WriteGate
 from streaming.errors import GatewayError, InvalidRequest, RequestTooLarge
@@ -157,6 +158,10 @@ class GatewayRequest(WebRequest):
         result = super().process()
         if self.transport is None:  # handed over to a WebSocket
             self.server.channels.discard(channel)
+        elif self.content is not None and getattr(self, "application_queue", None) is not None:
+            # The application has been given both, and a stream is long.
+            self.content.close()
+            self.requestHeaders = Headers()
         return result
 
     # Sending

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,7 +18,7 @@ from streaming.core.pace import Pace
 from streaming.core.seams import SeamGrade, Suppressor
 from streaming.core.state import SessionState
 from streaming.core.stop_strings import StopMatcher
-from streaming.engines.base import Generation
+from streaming.engines.base import Generation, TokenStream
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
 from streaming.metrics.plain import Samples
@@ -346,7 +345,6 @@ class AttemptRun:
             if session.state is SessionState.RECOVERING:
                 session.tell(
                     "recovered",
-                    at_once=False,
                     attempt=self.number,
                     node=self.node.name,
                     grade=self.grade.value if self.grade else "",
@@ -383,7 +381,7 @@ class AttemptRun:
             )
         self.overseer.progress(self)
 
-    async def _read_usage(self, stream: AsyncGenerator[list[TokenChunk]]) -> None:
+    async def _read_usage(self, stream: TokenStream) -> None:
         """Read on for what the engine says after the end; it owes us nothing by now."""
         try:
             async with asyncio.timeout(USAGE_SECONDS):

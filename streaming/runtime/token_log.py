@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -346,7 +347,16 @@ class SessionLog:
             return LogSlice(newest.last_seq, newest.text, newest.terminal)
         if self._durable[0].first_seq > seq + 1:
             raise LookupError(f"{self!r} keeps only what follows {self._durable[0].first_seq - 1}")
-        return joined(self._durable, seq, limit)
+        return joined(self._beyond(seq), seq, limit)
+
+    def _beyond(self, seq: int) -> Iterable[Segment]:
+        """What is kept beyond ``seq``; from the end where that is nearer, since a long answer has
+        thousands of segments and its readers want the last few."""
+        if seq - self._durable[0].first_seq < self._durable[-1].last_seq - seq:
+            return self._durable
+        found = list(takewhile(lambda segment: segment.last_seq > seq, reversed(self._durable)))
+        found.reverse()
+        return found
 
     def changed(self) -> asyncio.Future[None]:
         """A future that is done at the next change: more is durable, the log is lost, or ``wake``.
