@@ -124,12 +124,13 @@ class Attachment:
         """Everything durable after the reader's cursor, as it becomes durable, to the terminal record.
 
         No piece goes on beyond a token behind which there is a control event: see ``due_controls``.
-        None is yielded when there is news of another kind. Raises ``JournalUnavailable``,
+        None is yielded when there is news, and no token. Raises ``JournalUnavailable``,
         ``SessionPurged``, and what ended the log when it cannot be read on anywhere.
         """
         gateway = self._gateway
         loop = asyncio.get_running_loop()
         seq = self.reader.cursor
+        woken = False
         while True:
             log = self._log()
             if self.window and log.durable_seq > seq:
@@ -144,6 +145,7 @@ class Attachment:
                 if piece is None:
                     raise SessionPurged from None
             if piece is not None:
+                woken = False
                 self._gave_at = loop.time()
                 yield piece
                 seq = piece.last_seq
@@ -158,8 +160,12 @@ class Attachment:
                 continue
             if down_too_long(gateway.journal):
                 raise JournalUnavailable
+            if woken:
+                woken = False
+                yield None
+                continue  # there may be tokens by now
             await log.changed()  # the gateway wakes us now and then, whatever happens
-            yield None
+            woken = True
 
     async def _held(self, seq: int) -> SessionLog | RemoteLog:
         """Wait as long as what is durable beyond ``seq`` may wait; the log as it then is.
