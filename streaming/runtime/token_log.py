@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -148,7 +149,7 @@ class SessionLog:
         self._durable_digest = self._digest.digest()
         self._durable: deque[Segment] = deque()
         self._durable_bytes = 0
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: list[asyncio.Future[None]] = []
         self._unwritten = 0
         self._taken_seq = 0
         self.in_flight = False
@@ -179,12 +180,12 @@ class SessionLog:
         self._must_be_open()
         run = self._run_of(attempt)
         run.ends_surely = self.ends_surely = ends_surely
-        for token_id, text in tokens:
-            run.ids.append(token_id)
-            run.texts.append(text)
-            self.token_ids.append(token_id)
-            if token_id == UNKNOWN_ID:
-                self.ids_known = False
+        ids = [token.id for token in tokens]
+        run.ids += ids
+        run.texts += [token.text for token in tokens]
+        self.token_ids.fromlist(ids)
+        if UNKNOWN_ID in ids:
+            self.ids_known = False
         self.last_seq += len(tokens)
         self._unwritten += len(tokens)
         self._notify(self)
@@ -255,11 +256,7 @@ class SessionLog:
             self._pressing = False
         first = self._taken_seq + 1
         text = "".join(run.texts)
-        ends: array[int] = array("i")
-        position = 0
-        for part in run.texts:
-            position += len(part)
-            ends.append(position)
+        ends = array("i", accumulate(map(len, run.texts)))
         token_ids = array("i", run.ids).tobytes()
         encoded = text.encode()
         self._digest.update(token_ids, encoded)
@@ -351,16 +348,16 @@ class SessionLog:
     def changed(self) -> asyncio.Future[None]:
         """A future that is done at the next change: more is durable, the log is lost, or ``wake``.
 
-        A reader that stops waiting cancels it.
+        A reader that stops waiting cancels it; it is forgotten with that change.
         """
         future = asyncio.get_running_loop().create_future()
-        self._waiters.add(future)
-        future.add_done_callback(self._waiters.discard)
+        self._waiters.append(future)
         return future
 
     def wake(self) -> None:
         """Have everybody who waits look again."""
-        for waiter in list(self._waiters):
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
