@@ -106,10 +106,9 @@ class _Poll:
             ):
                 async for piece in pieces:
                     is_first = piece is not None and self._reader.cursor == 0
-                    is_news = self._note(self._attachment.due_controls())
                     if piece is not None:
                         self._take(piece)
-                        is_news = self._note(self._attachment.due_controls()) or is_news
+                    is_news = self._note(self._attachment.due_controls())
                     is_behind = self._reader.cursor < self._durable_seq
                     if self.ended or self._attachment.gateway_is_draining:
                         return

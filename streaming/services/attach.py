@@ -124,7 +124,7 @@ class Attachment:
         """Everything durable after the reader's cursor, as it becomes durable, to the terminal record.
 
         No piece goes on beyond a token behind which there is a control event: see ``due_controls``.
-        None is yielded when there is news, and no token. Raises ``JournalUnavailable``,
+        None is yielded for news of another kind, before the tokens behind it. Raises ``JournalUnavailable``,
         ``SessionPurged``, and what ended the log when it cannot be read on anywhere.
         """
         gateway = self._gateway
@@ -133,6 +133,11 @@ class Attachment:
         woken = False
         while True:
             log = self._log()
+            if woken and (self._controls_told < len(self._controls()) or log.durable_seq <= seq):
+                woken = False
+                yield None
+                continue
+            woken = False
             if self.window and log.durable_seq > seq:
                 log = await self._held(seq)
             upto = self._next_control(seq)
@@ -145,7 +150,6 @@ class Attachment:
                 if piece is None:
                     raise SessionPurged from None
             if piece is not None:
-                woken = False
                 self._gave_at = loop.time()
                 yield piece
                 seq = piece.last_seq
@@ -160,10 +164,6 @@ class Attachment:
                 continue
             if down_too_long(gateway.journal):
                 raise JournalUnavailable
-            if woken:
-                woken = False
-                yield None
-                continue  # there may be tokens by now
             await log.changed()  # the gateway wakes us now and then, whatever happens
             woken = True
 
