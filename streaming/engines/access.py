@@ -68,14 +68,12 @@ async def stream_post(
                     access.refuse(
                         response.status_code, await _limited_body(response), response.headers
                     )
-                assert isinstance(response.stream, httpx.AsyncByteStream)
-                chunks = aiter(response.stream)
+                chunks = _body(response)
                 try:
                     with client.guard.over(watch, _connection(response)):
                         yield chunks
                 finally:
-                    if isinstance(chunks, AsyncGenerator):
-                        await chunks.aclose()
+                    await chunks.aclose()
             finally:
                 await response.aclose()
     except AttemptFailed as failure:
@@ -84,6 +82,18 @@ async def stream_post(
             silence = f"not a byte for {watch.limit:g} s: the connection is cut"
             raise AttemptFailed(Cause.STALLED, silence, evidence=failure.evidence) from failure
         raise
+
+
+async def _body(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """What comes, as it comes: of aiohttp itself, since each layer above it costs with every token."""
+    behind = getattr(response.stream, "_aiohttp_response", None)
+    if behind is None:  # another transport, in tests
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        async for data in response.stream:
+            yield data
+        return
+    while data := await behind.content.readany():
+        yield data
 
 
 def _connection(response: httpx.Response) -> EngineConnection | None:

@@ -74,6 +74,10 @@ def joined(segments: Iterable[Segment], seq: int, limit: int) -> LogSlice:
     return LogSlice(upto, text, last.terminal if upto == last.last_seq else None)
 
 
+NO_NEWS = Marks()
+"""Of readers; not to be changed."""
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """What one session has for one flush: a run of tokens of one attempt, and records besides."""
@@ -139,6 +143,7 @@ class SessionLog:
         self.marks = Marks()
         """How far its readers have come; what is new of it is stored with each flush."""
         self._stored_marks = Marks()
+        self._limits = conf()
         self._notify = notify
         self._runs: deque[_Run] = deque()
         self._records: list[Record] = []
@@ -262,8 +267,7 @@ class SessionLog:
         self._digest.update(token_ids, encoded)
         last = first + len(run.ids) - 1 + (run.terminal is not None)
         self._taken_seq = last
-        marks = self.marks.since(self._stored_marks)
-        self._stored_marks = self.marks.copy()
+        marks = self._marks_to_store()
         return Batch(
             log=self,
             segment=Segment(first, last, text, ends, run.terminal),
@@ -276,6 +280,13 @@ class SessionLog:
             marks=marks,
         )
 
+    def _marks_to_store(self) -> Marks:
+        """What of the marks has changed since they were handed over last."""
+        if self.marks == self._stored_marks:  # readers are looked at a few times a second
+            return NO_NEWS
+        news, self._stored_marks = self.marks.since(self._stored_marks), self.marks.copy()
+        return news
+
     def committed(self, batch: Batch, stop_requested: bool) -> None:
         """``batch`` is durable: readers may have it."""
         self.is_stored = True
@@ -286,7 +297,7 @@ class SessionLog:
             self._unwritten -= len(segment.ends)
             self._durable.append(segment)
             self._durable_bytes += len(batch.text)
-            limits = conf()
+            limits = self._limits
             while len(self._durable) > 1 and (
                 len(self._durable) > limits.log_max_events
                 or self._durable_bytes > limits.log_max_bytes
