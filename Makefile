@@ -20,7 +20,7 @@ VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version
 
 setup: $(STAMP)
 
-$(STAMP): requirements.txt requirements-dev.txt requirements-model.txt
+$(STAMP): requirements.txt requirements-dev.txt requirements-tracing.txt requirements-model.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (PYTHON=/path/to/python3.11)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt

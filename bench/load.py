@@ -1,16 +1,14 @@
 """The load: many streams read by one cheap process of its own.
 
-``python -m bench.load`` takes a job as JSON on stdin and answers with what each stream saw. While
-it measures it counts bytes patterns only; texts are compared after the last stream has ended.
+``bench.generator`` is that process. While it measures it counts patterns of bytes only; texts are
+compared after the last stream has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -41,6 +39,7 @@ class Job:
     rate: float
     label: str
     timeout: float = 120.0
+    websocket: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +79,7 @@ class Reader(asyncio.Protocol):
         self._index = index
         self._offset = offset
         self._tail = b""
+        self._tail_size = TAIL
         self._count = 0
         self._reads: list[bytes] = []
         self._take = self._take_gateway if job.key else self._take_engine
@@ -118,7 +118,7 @@ class Reader(asyncio.Protocol):
         self._reads.append(data)
         data = self._tail + data
         self._take(data, now)
-        self._tail = data[-TAIL:]
+        self._tail = data[-self._tail_size :]
         if b"data: [DONE]" in data:
             self.seen.ended = True
             self.transport.close()
@@ -151,7 +151,7 @@ class Reader(asyncio.Protocol):
         data = b"".join(self._reads)
         if session := re.search(rb"(?i)x-session-id: (\S+)", data[:2000]):
             self.seen.session = session[1].decode()
-        text = "".join(json.loads(found) for found in CONTENT.findall(_unchunked(data)))
+        text = self._text(data)
         job = self._job
         complete = self.seen.ended and self._count == job.tokens
         if job.key:
@@ -161,6 +161,10 @@ class Reader(asyncio.Protocol):
         if not complete:
             self.seen.fault = f"{self._count} tokens, ended {self.seen.ended}: …{data[-200:]!r}"
         return self.seen
+
+    def _text(self, data: bytes) -> str:
+        """What all that came says."""
+        return "".join(json.loads(found) for found in CONTENT.findall(_unchunked(data)))
 
 
 def _unchunked(data: bytes) -> bytes:
@@ -177,34 +181,13 @@ def _unchunked(data: bytes) -> bytes:
     return b"".join(body)
 
 
-async def _run(job: Job) -> LoadSeen:
-    loop = asyncio.get_running_loop()
-    parts = urlsplit(job.url)
-    offset = time.time() - time.monotonic()
-    readers = []
-    first = loop.time()
-    for index in range(job.streams):
-        wait = first + index / job.rate - loop.time()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        reader = Reader(job, index, offset)
-        readers.append(reader)
-        await loop.create_connection(lambda reader=reader: reader, parts.hostname, parts.port)
-    await asyncio.wait([reader.done for reader in readers], timeout=job.timeout)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return LoadSeen(
-        streams=[reader.conclude() for reader in readers],
-        cpu_seconds=usage.ru_utime + usage.ru_stime,
-    )
-
-
 class Load:
     """The generator process of one job; ``result()`` waits for its end."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.load"],
+            [sys.executable, "-m", "bench.generator"],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stdin is not None
@@ -220,14 +203,3 @@ class Load:
         seen = json.loads(output)
         streams = [StreamSeen(**stream) for stream in seen["streams"]]
         return LoadSeen(streams=streams, cpu_seconds=seen["cpu_seconds"])
-
-
-def main() -> None:
-    job = Job(**json.loads(sys.stdin.readline()))
-    print("STARTED", flush=True)
-    gc.disable()
-    json.dump(asdict(asyncio.run(_run(job))), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import psycopg
@@ -116,6 +117,19 @@ def second_factor(**kwargs: Any) -> list[CheckMessage]:
             )
         )
     return found
+
+
+@register
+def tracing(**kwargs: Any) -> list[CheckMessage]:
+    if not settings.TRACES_ENDPOINT or find_spec("opentelemetry") is not None:
+        return []
+    return [
+        Error(
+            "Traces are to be exported, but OpenTelemetry is not installed.",
+            hint="pip install -r requirements-tracing.txt, or unset OTEL_EXPORTER_OTLP_ENDPOINT.",
+            id="gateway.E007",
+        )
+    ]
 
 
 def behind_pooler(url: str) -> bool:

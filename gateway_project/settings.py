@@ -129,6 +129,14 @@ STATIC_URL = "/static/"
 STATIC_ROOT: str | None = env.str("STATIC_ROOT", default=None)
 WHITENOISE_USE_FINDERS = True
 
+# --- traces -----------------------------------------------------------------------------------------
+
+# Off unless an endpoint is named; OpenTelemetry's SDK reads its other variables itself.
+TRACES_ENDPOINT: str = env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default="") or env.str(
+    "OTEL_EXPORTER_OTLP_ENDPOINT", default=""
+)
+TRACES_SERVICE = "unbroken-gateway"
+
 # --- PostgreSQL, Redis, Celery ----------------------------------------------------------------------
 
 DATABASES = {

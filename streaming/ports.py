@@ -12,6 +12,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from streaming.core.chat import ChatRequest
 from streaming.core.moderation import Moderated, Moderator
+from streaming.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ class Ports:
     is known of their use, for the end user who asks for it (JSON, amounts as text); of those that were
     settled. ``is_verified`` says whether who is logged in has shown what staff must show besides a
     password; the request has its user and session. ``moderator`` makes who judges an attempt of an answer
-    before it is shown, or None for no one; where it is None itself nobody is asked."""
+    before it is shown, or None for no one; where it is None itself nobody is asked.
+    ``tracing`` makes the spans of a trace; None: nobody traces."""
 
     admit: Callable[[AsyncConnectionPool, Start], Awaitable[None]] = _admit_all
     settle: Callable[[], int] = _settle_nothing
@@ -60,6 +62,7 @@ class Ports:
     usage_of: Callable[[Iterable[UUID]], Mapping[UUID, dict[str, Any]]] = _used_nothing
     is_verified: Callable[[HttpRequest], bool] = _password_is_enough
     moderator: Callable[[Moderated], Moderator | None] | None = None
+    tracing: Tracing | None = None
 
 
 ports = Ports()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from streaming.consumers.client_report import ReportConsumer
+from streaming.consumers.diagnostics import DiagnosticEndConsumer, DiagnosticStreamConsumer
 from streaming.consumers.embed import EmbedTokenConsumer, EmbedTokensConsumer
 from streaming.consumers.health import HealthConsumer, ReadyConsumer
 from streaming.consumers.live import LiveSocket
@@ -32,6 +33,8 @@ http_urlpatterns: list[URLPattern] = [
     path("v1/sessions/<str:session_id>/report", ReportConsumer.as_asgi()),
     path("v1/embed-tokens", EmbedTokensConsumer.as_asgi()),
     path("v1/embed-tokens/<str:token_id>", EmbedTokenConsumer.as_asgi()),
+    path("v1/diagnostics/stream", DiagnosticStreamConsumer.as_asgi()),
+    path("v1/diagnostics/ended", DiagnosticEndConsumer.as_asgi()),
     path("healthz", HealthConsumer.as_asgi()),
     path("metrics", MetricsConsumer.as_asgi()),
     path("readyz", ReadyConsumer.as_asgi()),

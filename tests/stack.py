@@ -132,7 +132,8 @@ class Stack:
     """``gateways`` processes start with the stack; more with :meth:`start_gateway`.
 
     ``env`` goes to every gateway, over the environment of the tests. ``private_postgres`` and
-    ``private_redis`` give the stack servers of its own, which it may stop and start.
+    ``private_redis`` give the stack servers of its own, which it may stop and start; with ``durable``
+    that PostgreSQL writes as production's does.
     """
 
     def __init__(
@@ -143,12 +144,14 @@ class Stack:
         env: Mapping[str, str] | None = None,
         private_postgres: bool = False,
         private_redis: bool = False,
+        durable: bool = False,
     ) -> None:
         self._wanted = gateways
         self._env = dict(env or {})
         self.engine_nodes = list(engine_nodes)
         self._private_postgres = private_postgres
         self._private_redis = private_redis
+        self._durable = durable
         self.gateways: list[Gateway] = []
         self.postgres: Postgres | None = None
         self.redis: Redis | None = None
@@ -293,11 +296,14 @@ class Stack:
         else:
             self.redis_url = _with_path(os.environ["REDIS_URL"], str(number % 15 + 1))
             redis_client.Redis.from_url(self.redis_url).flushdb()
-        server_url = os.environ["DATABASE_URL"]
         if self._private_postgres:
-            self.postgres = Postgres(self.directory / "postgres", free_port(), durable=False)
+            self.postgres = Postgres(
+                self.directory / "postgres", free_port(), durable=self._durable
+            )
             self.start_postgres()
             server_url = self.postgres.url("postgres")
+        else:
+            server_url = os.environ["DATABASE_URL"]
         self._server_url = server_url
         self.database = f"stack_{os.getpid()}_{number}"
         template = _template(server_url)
@@ -347,7 +353,7 @@ def _template(server_url: str) -> str:
         )
         assert done.returncode == 0, done.stderr
         _templates[server_url] = name
-        if server_url == os.environ["DATABASE_URL"]:
+        if server_url == os.environ.get("DATABASE_URL"):
             atexit.register(_administrate, server_url, f'DROP DATABASE "{name}" WITH (FORCE)')
     return _templates[server_url]
 

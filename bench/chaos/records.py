@@ -1,8 +1,8 @@
 """What a chaos run writes down: one line a stream, one line a fault. Reports are made from these alone.
 
 A run's directory holds ``run.json`` (:class:`Run`), ``streams.jsonl`` (:class:`StreamRecord`),
-``faults.jsonl`` (:class:`FaultRecord`) and ``evidence.json`` (what the gateway's database and the
-engines say, see ``bench.chaos.evidence``). All times are wall clock seconds since the epoch.
+``faults.jsonl`` (:class:`FaultRecord`), ``engines.jsonl`` (see ``bench.chaos.gauges``) and
+``evidence.json`` (what the gateway's database and the engines say, see ``bench.chaos.evidence``). All times are wall clock seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ class StreamRecord:
     """Connections that the harness cut on purpose, at the reader or in the proxy."""
     left: bool = False
     """The reader was told to go away and not to come back: not whole, and nobody's fault."""
+    diverged: bool = False
+    """Whole by the gateway's log, but not the answer of the undisturbed run: this engine rounds the
+    rest of an answer otherwise when it is continued. Real engines only."""
     gaps: list[Gap] = field(default_factory=list)
     """Silences of more than 50 ms beyond the pace."""
 
@@ -99,6 +102,8 @@ class Run:
     """The command line, so that the run can be done again."""
     machine: dict[str, Any]
     """``bench.stacks.machine``."""
+    wrong_prefixes: int = 0
+    """Continuations that were no beginning of the engine's own answer: simulated engines notice."""
 
 
 def append(path: Path, records: Iterable[StreamRecord | FaultRecord]) -> None:

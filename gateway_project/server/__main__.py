@@ -45,7 +45,12 @@ def main() -> int:
 
     from streaming.conf import conf
 
-    return GatewayServer(
+    end_tracing = None
+    if settings.TRACES_ENDPOINT:
+        from gateway_project import tracing
+
+        end_tracing = tracing.begin()
+    code = GatewayServer(
         imported(options.application),
         listener,
         start_runtime=imported(options.runtime) if options.runtime else None,
@@ -55,6 +60,9 @@ def main() -> int:
         request_seconds=options.request_seconds,
         vanished_seconds=conf().vanished_seconds,
     ).run()
+    if end_tracing is not None:
+        end_tracing()
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -93,6 +93,12 @@ class AnswerStream:
             self._quality.look((self._attachment.reader,), loop.time())
             self._quality.closed()
             connection_ended(self._writer.protocol, self._end, loop.time() - self._born)
+            if self._consumer.span is not None:
+                self._consumer.span.note(
+                    session_id=str(self._attachment.session_id),
+                    seq=self._attachment.reader.cursor,
+                    end=self._end,
+                )
 
     async def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._start_after == 0:

@@ -28,6 +28,7 @@ from streaming.consumers.request import (
     decoded_headers,
     read_request,
     request_id,
+    route_of,
 )
 from streaming.errors import (
     GatewayError,
@@ -38,6 +39,8 @@ from streaming.errors import (
     ShuttingDown,
 )
 from streaming.metrics.catalogue import ERRORS
+from streaming.ports import ports
+from streaming.tracing import ReaderSpan
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class StreamConsumer(AsyncHttpConsumer):
     open_to_pages: ClassVar[bool] = True
     """Whether pages of other origins may ask at all. ``handle`` checks that its tenant allows them."""
     cleanup_seconds: ClassVar[float] = 5.0
+    traced: ClassVar[bool] = True
+    """Whether its requests are worth a span, where somebody traces."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,6 +84,7 @@ class StreamConsumer(AsyncHttpConsumer):
         self.extra_headers: list[Header] = []
         #: Whether the page of another origin that asks may read the answer.
         self.readable = False
+        self.span: ReaderSpan | None = None
         self._writes = 0
 
     # For subclasses
@@ -156,6 +162,8 @@ class StreamConsumer(AsyncHttpConsumer):
             headers.append((b"x-request-id", self.request_id.encode()))
         headers += cross_origin.answer_headers(self.page.origin if self.readable else None)
         self.started = True
+        if self.span is not None:
+            self.span.answered(status)
         await self.base_send({"type": "http.response.start", "status": status, "headers": headers})
 
     # The course of a request
@@ -166,6 +174,22 @@ class StreamConsumer(AsyncHttpConsumer):
         self._loop = asyncio.get_running_loop()
         headers = decoded_headers(scope)
         self.request_id = request_id(headers)
+        if ports.tracing is None or not self.traced:
+            await self._respond(scope, receive, headers)
+            return
+        method, path = scope["method"], scope["path"]
+        with ports.tracing.reader(
+            f"{method} {route_of(scope)}",
+            scope["headers"],
+            method=method,
+            path=path,
+            request_id=self.request_id,
+        ) as self.span:
+            await self._respond(scope, receive, headers)
+
+    async def _respond(
+        self, scope: dict[str, Any], receive: Receive, headers: dict[str, str]
+    ) -> None:
         self.page = Page(scope)
         if not await self._page_allowed() or not await self._method_allowed():
             return

@@ -19,6 +19,7 @@ PROBE_SECONDS = 2.0
 
 class HealthConsumer(StreamConsumer):
     open_to_pages = False
+    traced = False
 
     async def handle(self, request: Request) -> None:
         await self.respond_json(200, {"status": "ok"})
@@ -28,6 +29,7 @@ class ReadyConsumer(StreamConsumer):
     """Only the database decides; Redis or engines missing is ``degraded``: replay still works."""
 
     open_to_pages = False
+    traced = False
 
     async def handle(self, request: Request) -> None:
         gateway = current()

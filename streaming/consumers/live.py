@@ -17,6 +17,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import Error
 
 from streaming.admin.tenancy import tenants_of
+from streaming.consumers.socket_messages import NO_CHANNEL_LAYER
 from streaming.consumers.staff import Handshake
 from streaming.errors import ShuttingDown
 from streaming.runtime.gateway import current
@@ -115,6 +116,8 @@ feed = Feed()
 
 class LiveSocket(AsyncWebsocketConsumer):
     """Sends ``live_board.snapshot`` as JSON; takes no messages."""
+
+    channel_layer_alias = NO_CHANNEL_LAYER
 
     _watcher: Watcher | None = None
     _task: asyncio.Task[None] | None = None

@@ -21,6 +21,7 @@ class MetricsConsumer(StreamConsumer):
     """Answers who has the token; without one configured, who asks on this machine."""
 
     open_to_pages = False
+    traced = False
 
     async def handle(self, request: Request) -> None:
         if refusal := self._refusal(request):

@@ -114,6 +114,14 @@ async def _read_body(receive: Receive, content_length: str | None) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+def route_of(scope: Mapping[str, Any]) -> str:
+    """The path with the names of its captured parts in place of what they captured."""
+    path: str = scope["path"]
+    for name, value in scope.get("url_route", {}).get("kwargs", {}).items():
+        path = path.replace(str(value), f"{{{name}}}")
+    return path
+
+
 def parsed_query(raw: bytes) -> dict[str, str]:
     """Raises InvalidRequest when there are too many fields."""
     if not raw:

@@ -15,7 +15,7 @@ import psycopg
 
 from streaming.consumers.cross_origin import is_allowed_by_any
 from streaming.consumers.page import Page
-from streaming.consumers.request import decoded_headers, named_end_user
+from streaming.consumers.request import Receive, decoded_headers, named_end_user
 from streaming.consumers.socket_messages import (
     Message,
     MessageSocket,
@@ -30,6 +30,7 @@ from streaming.errors import (
     OriginNotAllowed,
     RequestTooLarge,
 )
+from streaming.ports import ports
 from streaming.runtime.gateway import current
 from streaming.runtime.live import Principal
 from streaming.services.auth import authenticate
@@ -67,6 +68,15 @@ class EntrySocket(MessageSocket):
     def _entered(self) -> None:
         """Called once, when somebody was let in."""
         raise NotImplementedError
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
+        if ports.tracing is None:
+            await super().__call__(scope, receive, send)
+            return
+        with ports.tracing.reader(
+            f"WebSocket {scope['path']}", scope["headers"], path=scope["path"]
+        ):
+            await super().__call__(scope, receive, send)
 
     async def connect(self) -> None:
         query = parse_qs(self.scope.get("query_string", b"").decode("latin-1"))

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 MAX_REF_BYTES = 4096
 
 Message = dict[str, Any]
+NO_CHANNEL_LAYER = "none"
+"""Wake-ups come through the process's one ``Bus``. With a channel of its own each socket would hold a
+connection to Redis, wait on it, and end with an exception when Redis restarts."""
 
 
 def now_text() -> str:
@@ -28,6 +31,8 @@ def now_text() -> str:
 
 class MessageSocket(AsyncWebsocketConsumer):
     """Tells messages and errors; with ``_cloudevents`` all but tokens stand in an envelope."""
+
+    channel_layer_alias = NO_CHANNEL_LAYER
 
     _cloudevents = False
     _sent_at = 0.0

@@ -20,6 +20,7 @@ from streaming.conf import conf
 from streaming.consumers.follow import Follow
 from streaming.consumers.socket_entry import RESTARTING, EntrySocket
 from streaming.consumers.socket_messages import (
+    NO_CHANNEL_LAYER,
     Message,
     now_text,
     parsed,
@@ -281,6 +282,8 @@ class ChatSocket(EntrySocket):
 
 class UnknownSocket(AsyncWebsocketConsumer):
     """Every other path: refused."""
+
+    channel_layer_alias = NO_CHANNEL_LAYER
 
     async def connect(self) -> None:
         await self.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
@@ -13,8 +13,14 @@ import orjson
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.nodes import NodeOptions, check_address
 from streaming.engines.credentials import CredentialMissing, Credentials
-from streaming.engines.http import EngineClient, parsed, raise_for_status, translated_errors
-from streaming.engines.sockets import EngineConnection, Watch
+from streaming.engines.http import (
+    EngineClient,
+    Stream,
+    parsed,
+    raise_for_status,
+    translated_errors,
+)
+from streaming.engines.sockets import Watch
 
 # What an engine answers for a call that its flags have left out.
 NOT_OFFERED = frozenset({403, 404, 405, 501})
@@ -60,48 +66,22 @@ async def stream_post(
     watch.limit = client.longest_silence
     try:
         with translated_errors():
-            response = await client.post(
+            reply = await client.post(
                 access.base_url + path, orjson.dumps(body), {**access.headers(), **headers}
             )
             try:
-                if response.status_code != 200:
-                    access.refuse(
-                        response.status_code, await _limited_body(response), response.headers
-                    )
-                chunks = _body(response)
-                try:
-                    with client.guard.over(watch, _connection(response)):
-                        yield chunks
-                finally:
-                    await chunks.aclose()
+                if reply.status != 200:
+                    access.refuse(reply.status, await _limited_body(reply), reply.headers)
+                with client.guard.over(watch, reply.connection):
+                    yield aiter(reply)
             finally:
-                await response.aclose()
+                await reply.aclose()
     except AttemptFailed as failure:
         failure.evidence = {**watch.facts(), **failure.evidence}
         if watch.was_cut:
             silence = f"not a byte for {watch.limit:g} s: the connection is cut"
             raise AttemptFailed(Cause.STALLED, silence, evidence=failure.evidence) from failure
         raise
-
-
-async def _body(response: httpx.Response) -> AsyncGenerator[bytes]:
-    """What comes, as it comes: of aiohttp itself, since each layer above it costs with every token."""
-    behind = getattr(response.stream, "_aiohttp_response", None)
-    if behind is None:  # another transport, in tests
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        async for data in response.stream:
-            yield data
-        return
-    while data := await behind.content.readany():
-        yield data
-
-
-def _connection(response: httpx.Response) -> EngineConnection | None:
-    """The connection behind a response; None when it has been given back already."""
-    behind = getattr(response.stream, "_aiohttp_response", None)
-    connection = getattr(behind, "connection", None)
-    protocol = getattr(connection, "protocol", None)
-    return protocol if isinstance(protocol, EngineConnection) else None
 
 
 async def ask(
@@ -169,9 +149,9 @@ async def check_health(access: Access, timeout: float) -> None:
         raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
 
 
-async def _limited_body(response: httpx.Response) -> bytes:
+async def _limited_body(reply: Stream) -> bytes:
     body = b""
-    async for part in response.aiter_raw():
+    async for part in reply:
         body += part
         if len(body) > 16 * 1024:
             break

@@ -24,7 +24,8 @@ class Generation:
     answer so far, for penalties that an engine counts over its own output only.
     ``prompt_cache``: whether the engine may use what it kept of other requests.
     ``priority``: lower is sooner; None where the node does not schedule by it.
-    ``request_id`` carries the attempt's number: engines abort by id.
+    ``request_id`` carries the attempt's number: engines abort by id. ``traceparent``: the context of its
+    trace, for engines that trace too; empty where nobody does.
     """
 
     model: str
@@ -35,6 +36,7 @@ class Generation:
     request_id: str
     prompt_cache: bool = True
     priority: int | None = None
+    traceparent: str = ""
     produced: Counter[int] = field(default_factory=Counter)
     usage: EngineUsage = field(default_factory=EngineUsage)
     watch: Watch = field(default_factory=Watch)

@@ -6,9 +6,9 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import httpx
 import orjson
@@ -24,31 +24,67 @@ from aiohttp import (
     ServerDisconnectedError,
 )
 from httpx_aiohttp import AiohttpTransport
+from yarl import URL
 
 from streaming.conf import conf
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.engines.names import HostNames
-from streaming.engines.sockets import HAS_TCP_INFO, SilenceGuard, error_facts, set_options
+from streaming.engines.sockets import (
+    HAS_TCP_INFO,
+    EngineConnection,
+    SilenceGuard,
+    error_facts,
+    set_options,
+)
 from streaming.engines.spares import SpareConnector
+from streaming.engines.wire import Reply, request_head
 
 # What a client got wrong; every other 4xx is about the node (its key, its load, its routes).
 CLIENT_STATUSES = frozenset({400, 413, 422})
 BUSY_STATUSES = frozenset({429, 503})
 
 
+class Stream(Protocol):
+    """The reply to ``EngineClient.post``: its body by ``async for``, as it comes in.
+
+    ``connection``: where it comes from; None where that is not to be had.
+    """
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def connection(self) -> EngineConnection | None: ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None:
+        """Its end, which closes the connection under a reply that is not whole."""
+
+
+class _Target(NamedTuple):
+    """Where a URL leads: whose connections, and what the head of a request says."""
+
+    origin: URL
+    netloc: bytes
+    path: str
+
+
 class EngineClient:
     """Short requests, and streams that never time out by themselves: the stall timers decide.
 
-    Streams are handed to the transport itself: what httpx's client does around it (redirects,
-    cookies, authentication) costs half as much again as the request, and of a node that dies under
-    a hundred streams the last reader waits for a hundred requests.
+    Streams go over ``wire``: a general client costs more than all that the gateway does besides,
+    and of a node that dies under a hundred streams the last reader waits for a hundred requests.
+    Without a connector they are handed to the transport.
     """
 
     def __init__(
         self, transport: httpx.AsyncBaseTransport, connector: SpareConnector | None = None
     ) -> None:
         self.names = HostNames(transport)
-        self._transport = self.names
         self._connector = connector
         self._connect_timeout = conf().engine_connect_timeout
         # Before the first token the gateway waits for longer than between tokens, and decides first.
@@ -56,7 +92,7 @@ class EngineClient:
         # A timer of the transport costs something with every read, so only where the guard is blind.
         self._read_timeout = None if HAS_TCP_INFO else self.longest_silence
         self.guard = SilenceGuard(conf().engine_silence)
-        self._urls: dict[str, httpx.URL] = {}
+        self._targets: dict[str, _Target] = {}
         self.short = httpx.AsyncClient(
             transport=self.names,
             timeout=httpx.Timeout(None, connect=self._connect_timeout),
@@ -65,20 +101,28 @@ class EngineClient:
             trust_env=False,
         )
 
-    async def post(self, url: str, content: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        """The open response; its ``stream`` is the body. The caller closes it."""
-        parsed = self._urls.get(url)
-        if parsed is None:
-            parsed = self._urls[url] = httpx.URL(url)
-        request = httpx.Request(
-            "POST",
-            parsed,
-            content=content,
-            headers={**_HEADERS, "content-type": "application/json", **headers},
-            extensions={"timeout": {"connect": self._connect_timeout, "read": self._read_timeout}},
-        )
+    async def post(self, url: str, content: bytes, headers: Mapping[str, str]) -> Stream:
+        """The open reply, once its head is there. The caller closes it."""
+        headers = {**_HEADERS, "content-type": "application/json", **headers}
         async with asyncio.timeout(self.longest_silence):
-            return await self._transport.handle_async_request(request)
+            if self._connector is None:
+                request = httpx.Request("POST", url, content=content, headers=headers)
+                return _Carried(await self.names.handle_async_request(request))
+            target = self._target(url)
+            host, hostname = self.names.of(target.netloc)
+            head = request_head(target.path, host, headers, len(content))
+            connection = await self._connector.take(target.origin, self._connect_timeout, hostname)
+            return await _Wired.asked(
+                self._connector, target.origin, connection, head + content, self._read_timeout
+            )
+
+    def _target(self, url: str) -> _Target:
+        target = self._targets.get(url)
+        if target is None:
+            parsed = httpx.URL(url)
+            path = parsed.raw_path.decode()
+            target = self._targets[url] = _Target(URL(url).origin(), parsed.netloc, path)
+        return target
 
     def use_tls(self, base_url: str, context: ssl.SSLContext | None) -> None:
         """Make connections to a node with ``context`` from now on; None: the system's."""
@@ -101,6 +145,71 @@ class EngineClient:
 
 
 _HEADERS = {"accept-encoding": "identity"}
+
+
+class _Wired(Reply):
+    """See ``Stream``; its connection goes back to ``connector`` when it may be used again."""
+
+    def __init__(
+        self,
+        connector: SpareConnector,
+        origin: URL,
+        connection: EngineConnection,
+        patience: float | None,
+    ) -> None:
+        super().__init__(connection, patience)
+        self._connector = connector
+        self._origin = origin
+        self._is_closed = False
+
+    @classmethod
+    async def asked(
+        cls,
+        connector: SpareConnector,
+        origin: URL,
+        connection: EngineConnection,
+        request: bytes,
+        patience: float | None,
+    ) -> _Wired:
+        """The reply to ``request``, once its head is there."""
+        reply = cls(connector, origin, connection, patience)
+        try:
+            if connection.transport is None:
+                raise ServerDisconnectedError
+            connection.transport.write(request)
+            await reply.head()
+        except BaseException:
+            await reply.aclose()
+            raise
+        return reply
+
+    async def aclose(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.connection.reply = None
+        if self.keeps_connection and self.connection.is_connected():
+            self._connector.leave(self._origin, self.connection)
+        else:
+            self.connection.close()
+
+
+class _Carried:
+    """See ``Stream``; a reply of the transport."""
+
+    connection = None
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        assert isinstance(self._response.stream, httpx.AsyncByteStream)
+        return aiter(self._response.stream)
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
 
 
 def engine_client() -> EngineClient:

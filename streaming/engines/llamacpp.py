@@ -135,7 +135,7 @@ class LlamaCpp:
     def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
         reader = _EventReader(generation, self._all_ids)
         return chunks_of(
-            self._access, "/completion", _body(generation), _HEADERS, reader, generation.watch
+            self._access, "/completion", _body(generation), _HEADERS, reader, generation
         )
 
     async def _all_ids(self, text: str, ids: list[int], count: int) -> list[int]:

@@ -25,8 +25,11 @@ class HostNames(httpx.AsyncBaseTransport):
 
     def host(self, base_url: str) -> str | None:
         """The name that a certificate at this address is for; None: the address itself."""
-        name = self._names.get(httpx.URL(base_url).netloc)
-        return name[1] if name else None
+        return self.of(httpx.URL(base_url).netloc)[1]
+
+    def of(self, netloc: bytes) -> tuple[str, str | None]:
+        """What requests to an address have as their host, and ``host``."""
+        return self._names.get(netloc) or (netloc.decode(), None)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         name = self._names.get(request.url.netloc)

@@ -12,7 +12,7 @@ import ssl
 import struct
 import sys
 from errno import errorcode
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp.client_proto import ResponseHandler
 
@@ -102,10 +102,19 @@ def error_facts(error: BaseException | None) -> dict[str, Any]:
     return {}
 
 
+class Receiver(Protocol):
+    """Who gets what comes on a connection, in place of the client that has made it."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def lost(self, error: BaseException | None) -> None: ...
+
+
 class EngineConnection(ResponseHandler):
     """One connection to an engine; remembers how it ended while somebody watches it."""
 
     watch: Watch | None = None
+    reply: Receiver | None = None
     socket: Any = None
     """Its own, since the transport is forgotten before the end is told."""
 
@@ -113,9 +122,17 @@ class EngineConnection(ResponseHandler):
         super().connection_made(transport)
         self.socket = transport.get_extra_info("socket")
 
+    def data_received(self, data: bytes) -> None:
+        if self.reply is not None:
+            self.reply.feed(data)
+        else:
+            super().data_received(data)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         if self.watch is not None:
             self.watch.note_end(exc)
+        if self.reply is not None:
+            self.reply.lost(exc)
         super().connection_lost(exc)
 
 

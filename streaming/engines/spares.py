@@ -12,7 +12,13 @@ import ssl
 from collections import deque
 from typing import Any
 
-from aiohttp import ClientError, ClientRequest, ClientTimeout, TCPConnector
+from aiohttp import (
+    ClientError,
+    ClientRequest,
+    ClientTimeout,
+    ConnectionTimeoutError,
+    TCPConnector,
+)
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
@@ -20,6 +26,8 @@ from streaming.engines.sockets import EngineConnection
 
 # An unused connection may be forgotten by whatever lies between us and the node.
 LONGEST_REST = 20.0
+# uvicorn closes a used connection after 5 s without a request.
+USED_REST = 4.0
 
 
 def _connection(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
@@ -38,6 +46,7 @@ class SpareConnector(TCPConnector):
         self._factory = functools.partial(_connection, self._loop)
         self._tls: dict[URL, ssl.SSLContext | None] = {}
         self._spares: dict[URL, deque[tuple[float, ResponseHandler]]] = {}
+        self._used: dict[URL, deque[tuple[float, EngineConnection]]] = {}
 
     def use_tls(self, base_url: str, context: ssl.SSLContext | None) -> None:
         """Make connections to this address with ``context`` from now on; None: the system's."""
@@ -90,10 +99,45 @@ class SpareConnector(TCPConnector):
 
     def drop_spares(self, base_url: str) -> None:
         """The node is gone, or not well."""
-        for _, protocol in self._spares.pop(URL(base_url).origin(), ()):
+        origin = URL(base_url).origin()
+        for _, protocol in (*self._spares.pop(origin, ()), *self._used.pop(origin, ())):
             protocol.close()
 
+    async def take(self, origin: URL, timeout: float, host: str | None = None) -> EngineConnection:
+        """A connection for one stream: one that another has left, a spare, or a new one.
+
+        ``host``: as for ``keep_spares``. Raises ``ClientError`` or ``OSError``.
+        """
+        loop = asyncio.get_running_loop()
+        used = self._used.get(origin)
+        while used:
+            since, left = used.pop()
+            if loop.time() - since < USED_REST and left.is_connected() and not left.should_close:
+                return left
+            left.close()
+        spares = self._spares.get(origin)
+        while spares:
+            _, spare = spares.pop()  # the freshest
+            if spare.is_connected() and isinstance(spare, EngineConnection):
+                return spare
+        request = ClientRequest("GET", origin, loop=loop, server_hostname=host)
+        limits = ClientTimeout(sock_connect=timeout)
+        try:
+            made = await super()._create_connection(request, [], limits)
+        except TimeoutError as exc:
+            raise ConnectionTimeoutError(f"Connection timeout to host {origin}") from exc
+        assert isinstance(made, EngineConnection)
+        return made
+
+    def leave(self, origin: URL, connection: EngineConnection) -> None:
+        """Have a connection whose reply is whole ready for the next stream."""
+        used = self._used.setdefault(origin, deque())
+        now = asyncio.get_running_loop().time()
+        while used and now - used[0][0] > USED_REST:
+            used.popleft()[1].close()
+        used.append((now, connection))
+
     def close(self, **options: Any) -> Any:
-        for origin in list(self._spares):
+        for origin in {*self._spares, *self._used}:
             self.drop_spares(str(origin))
         return super().close(**options)

@@ -15,7 +15,6 @@ from streaming.core.sse import EventTooLong, SSEParser
 from streaming.engines.access import Access, stream_post
 from streaming.engines.base import Dialect, Generation
 from streaming.engines.http import expected_shape, parsed, raise_for_error, translated_errors
-from streaming.engines.sockets import Watch
 
 
 class EventReader(Protocol):
@@ -34,11 +33,14 @@ async def chunks_of(
     body: Mapping[str, Any],
     headers: Mapping[str, str],
     reader: EventReader,
-    watch: Watch,
+    generation: Generation,
 ) -> AsyncGenerator[list[TokenChunk]]:
     """See ``Dialect.generate``: one list of chunks for what each network read brought."""
     parser = SSEParser()
     begun = False
+    watch = generation.watch
+    if generation.traceparent:
+        headers = {**headers, "traceparent": generation.traceparent}
     async with stream_post(access, path, body, headers, watch) as stream:
         with translated_errors():
             async for data in stream:

@@ -148,7 +148,7 @@ class VLLM:
         headers = {"x-request-id": generation.request_id}
         reader = _EventReader(generation)
         return chunks_of(
-            self._access, "/v1/completions", _body(generation), headers, reader, generation.watch
+            self._access, "/v1/completions", _body(generation), headers, reader, generation
         )
 
     async def figures(self, timeout: float) -> Figures:

@@ -28,11 +28,13 @@ from streaming.runtime.quality import variant_label
 from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
 from streaming.runtime.screening import Portion, Screening
 from streaming.runtime.turns import Turn
+from streaming.tracing import AttemptSpan
 
 # How long the usage may take that an engine sends after the answer has finished.
 USAGE_SECONDS = 0.25
 # Tokens that may wait for the journal before the engine is read no further for a while.
 UNWRITTEN_ENOUGH = 1000
+UNREMARKABLE_ENDS = frozenset({"finished", "cancelled", "migrated", "overtaken"})
 
 
 class Overtaken(Exception):
@@ -79,6 +81,7 @@ class AttemptRun:
     booking: Booking
     turn: Turn
     screening: Screening | None = None
+    span: AttemptSpan | None = None
     failed_at: float | None = None
     silent_since: float | None = None
     """When the reader's last token came, where this attempt has to go on."""
@@ -355,6 +358,8 @@ class AttemptRun:
         session = self.session
         self._first_token = asyncio.get_running_loop().time()
         self._first_token_at = now()
+        if self.span is not None:
+            self.span.first_token()
         self._note_prompt_tokens()
         if self.failed_at is not None:
             self._recovery_ms = (self._first_token - self.failed_at) * 1000
@@ -465,6 +470,13 @@ class AttemptRun:
             repeated=repeated,
             detection_seconds=None if reason in ("overtaken", "rejected") else noticed_after,
         )
+        if self.span is not None:
+            self.span.end(
+                reason,
+                is_failure=reason not in UNREMARKABLE_ENDS,
+                output_tokens=self._generated,
+                seam_grade=self.grade.value if self.grade else "",
+            )
         if self.screening is not None:
             log.note(*self.screening.end())
         log.note(

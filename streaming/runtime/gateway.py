@@ -45,6 +45,7 @@ from streaming.runtime.sweepers import SweeperWatch
 from streaming.runtime.token_log import SessionLog
 from streaming.runtime.turns import Turns
 from streaming.runtime.visits import PollingReaders
+from streaming.tracing import stored_contexts
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,9 @@ ORPHAN_SECONDS = 2.0
 LOOK_AGAIN_SECONDS = 5.0
 WATCH_SECONDS = 3.0
 SUSPEND_SECONDS = 5.0
+
+POOL_SIZE, UPKEEP_SIZE = 8, 3
+"""Connections to the database, besides the journal's."""
 
 SETTLE_SECONDS = 4.0
 UNSETTLED = """
@@ -187,6 +191,7 @@ class Gateway:
             return
         won = await adoption.take_over(connection, takeable, self.instance_id, reason)
         logs = await read_logs(connection, list(won))
+        traces = {} if ports.tracing is None else await stored_contexts(connection, list(won))
         for stored in takeable:
             if stored.id not in won:
                 continue
@@ -198,6 +203,7 @@ class Gateway:
             except Exception:  # one bad session must not keep the others from going on
                 logger.exception("not restored", extra={"session": str(stored.id)})
                 continue
+            restored[0].trace = traces.get(stored.id, "")
             self.run(*restored)
             logger.info("session taken over: %s", reason, extra={"session": str(stored.id)})
 
@@ -414,7 +420,7 @@ _current: Gateway | None = None
 async def start() -> Gateway:
     """Start the parts of this process on the running loop. Raises ``psycopg.Error``."""
     global _current
-    pool, upkeep = await _open_pool(8), await _open_pool(3)
+    pool, upkeep = await _open_pool(POOL_SIZE), await _open_pool(UPKEEP_SIZE)
     direct = settings.DATABASE_DIRECT_URL or settings.DATABASE_URL
     gateway = Gateway(await instance.register(direct), pool, upkeep, engine_client())
     await gateway.begin()

@@ -89,6 +89,8 @@ class LiveSession:
     rehearsal: list[int] = field(default_factory=list)
     """Tokens after which a test key wants its engine to fail."""
     created: int = field(default_factory=lambda: int(time.time()))
+    trace: str = ""
+    """The context in which it was asked for (``traceparent``), where somebody traces."""
     state: SessionState = SessionState.CREATED
     finish_reason: str = ""
     """Set with the last token: the answer is whole, whatever happens before it is closed."""

@@ -12,6 +12,7 @@ from streaming.engines.base import Generation
 from streaming.errors import ContextLengthExceeded
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
+from streaming.ports import ports
 from streaming.runtime.attempt import AttemptRun, Overseer
 from streaming.runtime.continuation import Continuation
 from streaming.runtime.ending import Tally
@@ -72,6 +73,18 @@ class Preparation:
         screening = await screening_of(session, self._shared.rules, self._shared.pool, grade)
         self._tally.attempts += 1
         number = self._tally.attempts
+        span = None
+        if ports.tracing is not None:
+            span = ports.tracing.attempt(
+                session.trace,
+                session.model,
+                session_id=str(session.id),
+                attempt=number,
+                kind=kind,
+                node=node.name,
+                engine=node.dialect.name,
+                url=node.base_url,
+            )
         generation = Generation(
             model=session.model,
             prompt=prompt,
@@ -81,6 +94,7 @@ class Preparation:
             request_id=f"{session.id}-{number}",
             prompt_cache=node.options.prompt_cache == "on",
             priority=self._priority(node),
+            traceparent=span.traceparent if span is not None else "",
             produced=Counter() if begins_anew else Counter(log.token_ids),
         )
         return AttemptRun(
@@ -95,6 +109,7 @@ class Preparation:
             booking=booking,
             turn=turn,
             screening=screening,
+            span=span,
         )
 
     def _priority(self, node: Node) -> int | None:

@@ -32,7 +32,7 @@ _COUNTS = f"""{_ALIVE}, counted AS (
     SELECT node_id, count(*) FILTER (WHERE started_at <= %s) AS since_then, count(*) AS now
     FROM running GROUP BY node_id
 ), said AS (
-    SELECT streams.key::int8 AS node_id, sum(streams.value::int8) AS streams
+    SELECT streams.key::int8 AS node_id, sum(streams.value::int8)::int8 AS streams
     FROM alive, jsonb_each_text(alive.node_streams) AS streams GROUP BY 1
 )
 SELECT node_id, coalesce(since_then, 0), greatest(coalesce(now, 0), coalesce(streams, 0))

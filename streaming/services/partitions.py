@@ -91,9 +91,13 @@ def make_partitions(also: Collection[date] = ()) -> int:
     """Make those that sessions of today and of the next days need, and those of ``also``; how many."""
     if not rows(_THERE, OTHERS):
         return 0  # migrated backwards
+    return sum(_patiently("streaming_make_partition", partition) for partition in missing(also))
+
+
+def missing(also: Collection[date] = ()) -> list[Partition]:
+    """Those of today, the next days and ``also`` that are not there."""
     there = {partition.day for partition in partitions()}
-    missing = [Partition(day) for day in sorted((_needed() | {*also} - {KEPT}) - there)]
-    return sum(_patiently("streaming_make_partition", partition) for partition in missing)
+    return [Partition(day) for day in sorted((_needed() | {*also} - {KEPT}) - there)]
 
 
 def due() -> list[Partition]:

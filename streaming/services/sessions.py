@@ -77,6 +77,9 @@ async def create_session(
         rehearsal=rehearsal or [],
     )
     at = now()
+    traced = {}
+    if ports.tracing is not None and (context := ports.tracing.here()):
+        session.trace = traced["traceparent"] = context
     log.record(
         Record(
             RecordKind.SESSION_CREATED,
@@ -103,7 +106,7 @@ async def create_session(
                 "embed_token_id": principal.embed.token_id if principal.embed else None,
             },
         ),
-        record_event(session.id, "created", 0, at, protocol=protocol),
+        record_event(session.id, "created", 0, at, protocol=protocol, **traced),
     )
     gateway.run(session)
     return session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -115,12 +116,13 @@ class Readers:
         seen = await readers.ask(question("Hello", 30))
     """
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, *, tls: ssl.SSLContext | None = None) -> None:
         self._url = url
+        self._tls = tls
         self._headers = {"authorization": f"Bearer {key}"}
 
     async def __aenter__(self) -> Readers:
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls or True)
         self.client = aiohttp.ClientSession(
             self._url,
             connector=connector,

@@ -139,6 +139,7 @@ class Engine:
         self.finish_reasons: Counter[str] = Counter()
         self.records: deque[dict[str, Any]] = deque(maxlen=_RECORDS)
         self.worst_lag = 0.0
+        self.slowness = 0.0  # seconds by which each token is late, by `slow_engine`
         self.can_generate = asyncio.Event()
         self.can_generate.set()
         self._slots = asyncio.Semaphore(options.slots)

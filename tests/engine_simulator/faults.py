@@ -52,8 +52,14 @@ BEFORE_STREAM = frozenset({"status", "freeze_first", "wrong_ids_echo", "wrong_mo
 # `kv_leak`: its KV-cache blocks stay occupied when it has ended, until a reset or eviction.
 THROUGHOUT = frozenset({"slow", "jitter", "end_after_seconds", "late_usage", "zombie", "kv_leak"})
 # Of the node rather than of a request: last until cleared. `sigterm_silent`: a SIGTERM closes the
-# listener only; open streams stay open, without a byte.
-OF_THE_NODE = frozenset({"health_503", "refuse", "freeze_engine", "sigterm_silent"})
+# listener only; open streams stay open, without a byte. `slow_engine`: each token of each stream is
+# `arg` seconds late. `reset_connections` breaks all that there are at that moment, and is over.
+OF_THE_NODE = frozenset(
+    {
+        *("health_503", "refuse", "freeze_engine", "sigterm_silent"),
+        *("slow_engine", "reset_connections"),
+    }
+)
 # The prompt text of a pulse, which faults strike only if they name it in `match`.
 PULSE = "<pulse>"
 

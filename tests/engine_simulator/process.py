@@ -70,7 +70,9 @@ class SimulatorProcess:
         for name, value in self._options.items():
             flag = f"--{name.replace('_', '-')}"
             command += ([flag] if value else []) if isinstance(value, bool) else [flag, str(value)]
-        self._process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith("READY "):

@@ -108,7 +108,13 @@ class Simulator:
             fault = parse_fault(json.loads(request.body))
         except (ValueError, TypeError) as error:
             raise Refused(400, {"error": {"message": str(error), "code": 400}}) from error
-        engine.faults.add(fault)
+        if fault.kind == "reset_connections":
+            for other in [c for c in self._connections if not c.is_local]:
+                other.reset()
+        else:
+            engine.faults.add(fault)
+        if fault.kind == "slow_engine":
+            engine.slowness = float(fault.arg)
         if fault.kind == "refuse":
             self._refuse()
         if fault.kind == "freeze_engine":
@@ -119,5 +125,6 @@ class Simulator:
         if self._listener is None:
             await self.listen(*self._address)
         engine.faults.clear()
+        engine.slowness = 0.0
         engine.can_generate.set()
         connection.reply_json({"cleared": True})

@@ -256,6 +256,8 @@ class Stream:
 
     async def _until_due(self, loop: asyncio.AbstractEventLoop) -> None:
         await self.engine.while_paused()
+        if self.engine.slowness:
+            self.pace.shift(self.engine.slowness)
         wait = self.pace.due - loop.time()
         if wait > 0:
             await asyncio.sleep(wait)

@@ -71,3 +71,12 @@ def test_postgres_itself_is_not_taken_for_a_pooler():
 @pytest.mark.django_db
 def test_migrations_cover_the_models(capsys):
     call_command("makemigrations", check=True, dry_run=True, verbosity=1)
+
+
+def test_traces_need_their_packages(settings, monkeypatch):
+    settings.TRACES_ENDPOINT = "http://127.0.0.1:4318"
+    assert ids(checks.tracing()) == []
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    assert ids(checks.tracing()) == ["gateway.E007"]
+    settings.TRACES_ENDPOINT = ""
+    assert ids(checks.tracing()) == []

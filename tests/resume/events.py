@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -139,13 +140,14 @@ class Client:
         reading.must_be_whole()
     """
 
-    def __init__(self, urls: Sequence[str], key: str) -> None:
+    def __init__(self, urls: Sequence[str], key: str, *, tls: ssl.SSLContext | None = None) -> None:
         self.urls = list(urls)
+        self._tls = tls
         self._headers = {"authorization": f"Bearer {key}"}
 
     async def __aenter__(self) -> Self:
         self.http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            connector=aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls or True),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None),
         )

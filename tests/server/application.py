@@ -56,6 +56,8 @@ class Echo(StreamConsumer):
                 "params": request.params,
                 "request_id": request.request_id,
                 "x-test": request.header("X-Test"),
+                "headers": dict(request.headers),
+                "root_path": self.scope.get("root_path", ""),
             },
         )
 

@@ -7,7 +7,7 @@ from streaming.conf import StreamingConf
 SECRET_KEY = "only for tests"
 ALLOWED_HOSTS = ["*"]
 INSTALLED_APPS = ["channels"]
-TRUSTED_PROXIES = ["127.0.0.2"]
+TRUSTED_PROXIES = os.environ.get("TRUSTED_PROXIES", "127.0.0.2").split(",")
 STREAMING = StreamingConf(
     max_body_bytes=100_000, shutdown_grace=float(os.environ.get("SHUTDOWN_GRACE", "2"))
 )

@@ -91,6 +91,18 @@ def test_what_a_living_gateway_has_just_begun_is_no_surplus(engine, requests):
         assert reclaim_kv_cache()["surplus"] == {}
 
 
+def test_what_belongs_to_nobody_is_told_from_what_a_heartbeat_has_announced(engine, requests):
+    """The result is kept as JSON, whichever of PostgreSQL's number types it was counted in."""
+    node = add_node(engine)
+    with living_gateway() as gateway:
+        gateway.node_streams = {str(node.pk): 1}
+        gateway.save()
+        requests.begin("live")
+        requests.begin("left")
+        assert reclaim_kv_cache()["surplus"][node.name]["requests"] == 1
+    assert TaskRun.objects.get().result["surplus"][node.name]["requests"] == 1
+
+
 def test_requests_that_outlive_their_client_are_aborted_by_id():
     with SimulatorProcess(pace=50, scale_out=True) as engine:
         requests = Requests(engine)

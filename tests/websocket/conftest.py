@@ -47,6 +47,7 @@ def _hall() -> Iterator[Hall]:
             gateways=2,
             engine_nodes=[f"a=vllm+{a.url}", f"b=vllm+{b.url}"],
             env={"GRACE_SECONDS": str(GRACE), "HEALTH_INTERVAL": "0.2", "ALLOW_REHEARSAL": "1"},
+            private_redis=True,
         ) as stack,
     ):
         yield Hall(stack, [a, b], stack.api_key(is_test=True))

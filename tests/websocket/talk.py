@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -116,11 +117,13 @@ class Talk:
 
 
 @asynccontextmanager
-async def talk(url: str, key: str, user: str | None = None) -> AsyncIterator[Talk]:
+async def talk(
+    url: str, key: str, user: str | None = None, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Talk]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if user is not None:
         headers["X-Unbroken-User"] = user
     async with connect(
-        url, additional_headers=headers, ping_interval=None, close_timeout=1
+        url, additional_headers=headers, ping_interval=None, close_timeout=1, ssl=tls
     ) as socket:
         yield Talk(socket)

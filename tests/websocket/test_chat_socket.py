@@ -313,6 +313,18 @@ async def test_resume_after_the_owner_was_killed(hall: Hall) -> None:
     assert hall.stack.sql(epochs, before.opening["session"]) == [(2,)]
 
 
+async def test_a_restart_of_redis_closes_no_socket(hall: Hall) -> None:
+    request = chat("redis", 300)
+    async with hall.talk() as mine:
+        followed = await mine.begin(request)
+        await mine.read_until(lambda: followed.cursor >= 40)
+        await asyncio.to_thread(hall.stack.stop_redis)
+        await mine.read_until(lambda: followed.cursor >= 120)
+        hall.stack.start_redis()  # in the thread that stays: Redis ends with the one that starts it
+        await mine.read_until(lambda: followed.end is not None)
+        assert followed.text == answer_to(request)
+
+
 async def test_sigterm_closes_with_1012_and_loses_nothing(hall: Hall) -> None:
     request = chat("restart", 250)
     async with hall.talk() as first:
