@@ -486,4 +486,5 @@ def record_event(session_id: UUID, kind: str, seq: int, at: Any, **data: Any) ->
 
 def down_too_long(journal: Journal) -> bool:
     """Whether sessions must be told that nothing can be written."""
-    return journal.down_seconds > conf().journal_down_seconds
+    seconds = journal.down_seconds
+    return seconds > 0 and seconds > conf().journal_down_seconds
