@@ -16,7 +16,7 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_MODEL ?= .data/vllm-model
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup run test test-vllm lint format soak bench clean
+.PHONY: setup run test test-vllm lint format soak bench chaos clean
 
 setup: $(STAMP)
 
@@ -67,6 +67,11 @@ soak: setup
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS)
+
+# Readers of real streams while nodes, gateways, Redis and PostgreSQL are killed under them:
+# make chaos ARGS="--preset full". docs/chaos.md
+chaos: setup
+	$(BIN)/python -m bench.chaos $(or $(ARGS),--preset smoke)
 
 # Everything that make has made, the embedded database of DATA_DIR included.
 clean:

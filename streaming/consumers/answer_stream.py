@@ -92,7 +92,11 @@ class AnswerStream:
             # One that took nothing to the last was not looked at since.
             self._quality.look((self._attachment.reader,), loop.time())
             self._quality.closed()
-            connection_ended(self._writer.protocol, self._end, loop.time() - self._born)
+            lifetime = loop.time() - self._born
+            connection_ended(self._writer.protocol, self._end, lifetime)
+            self._consumer.log_answer(
+                self._writer.protocol, self._end, lifetime, self._attachment.reader.cursor
+            )
             if self._consumer.span is not None:
                 self._consumer.span.note(
                     session_id=str(self._attachment.session_id),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streaming.conf import conf
+from streaming.core import log_fields
 from streaming.core.levels import Level
 from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.fleet.routing import Wanted, choose
@@ -111,7 +112,9 @@ class Continuations:
         )  # fmt: skip
         self._waiting.append(waiter)
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._look_forever(), name="continuations")
+            self._task = loop.create_task(
+                self._look_forever(), name="continuations", context=log_fields.nobody()
+            )
         try:
             return await waiter.placed
         except asyncio.CancelledError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from streaming.runtime.records import Record, RecordKind, now, printable, sessio
 from streaming.runtime.screening import Portion, Screening
 from streaming.runtime.turns import Turn
 from streaming.tracing import AttemptSpan
+
+logger = logging.getLogger(__name__)
 
 # How long the usage may take that an engine sends after the answer has finished.
 USAGE_SECONDS = 0.25
@@ -469,6 +472,15 @@ class AttemptRun:
             discarded=discarded,
             repeated=repeated,
             detection_seconds=None if reason in ("overtaken", "rejected") else noticed_after,
+        )
+        logger.info(
+            "attempt ended",
+            extra={
+                "kind": self.kind,
+                "reason": reason,
+                "tokens": self._appended,
+                "seconds": round(loop.time() - self._started, 3),
+            },
         )
         if self.span is not None:
             self.span.end(

@@ -250,7 +250,9 @@ class Journal:
             if log.session_id in passed:
                 log.committed(batch, passed[log.session_id])
             else:
-                logger.warning("the fence refused a batch", extra={"session": str(log.session_id)})
+                logger.warning(
+                    "the fence refused a batch", extra={"session_id": str(log.session_id)}
+                )
                 log.lose(SessionLost())
         self._flushed([batch.log for batch in batches])
 
@@ -270,7 +272,7 @@ class Journal:
         logger.error(
             "a session's data cannot be stored",
             exc_info=exc,
-            extra={"session": str(log.session_id)},
+            extra={"session_id": str(log.session_id)},
         )
         error = Poisoned()
         log.lose(error)

