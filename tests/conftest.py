@@ -10,8 +10,13 @@ import pytest
 from django.apps import apps
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.db.models.signals import post_migrate
+from hypothesis import settings
 
 from tests.stack import Stack
+
+# That an example took long says something of the machine, which may be busy.
+settings.register_profile("gateway", deadline=None)
+settings.load_profile("gateway")
 
 failed = pytest.StashKey[bool]()
 
