@@ -45,7 +45,7 @@ def objections(operation: Operation, app: str, created: set[str]) -> Iterator[st
 
 
 def test_migrations_keep_it() -> None:
-    loader = MigrationLoader(None, ignore_no_initial=True)
+    loader = MigrationLoader(None)
     for (app, name), migration in sorted(loader.disk_migrations.items()):
         if app not in APPS or name <= BEFORE_THE_RULE[app] or CONTRACT in name:
             continue
