@@ -37,7 +37,7 @@ DEFINITIONS = {
     ),
     "seam_gap": Definition(
         "Seam gap",
-        "The silence at a seam beyond the engine's pace, as the reader saw it. Readers note silences from 50 ms beyond the pace; of shorter ones the gateway's own times are taken.",
+        "The silence at a seam beyond the engine's pace, as the reader saw it. Readers note silences from 50 ms beyond the pace; of shorter ones the gateway's own times are taken, up to 50 ms.",
     ),
     "detection": Definition(
         "Detection",
