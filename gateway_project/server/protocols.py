@@ -107,6 +107,8 @@ class GatewayChannel(http.HTTPChannel):
 class GatewayRequest(WebRequest):
     """One request and its response."""
 
+    requestHeaders: Headers
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gate = WriteGate()
