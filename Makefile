@@ -16,7 +16,7 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_MODEL ?= .data/vllm-model
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup run test test-vllm lint format soak bench clean
+.PHONY: setup run test test-vllm lint format soak bench chaos clean
 
 setup: $(STAMP)
 
@@ -61,12 +61,17 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The long figure: failures injected for minutes, every answer compared.
+# The long figures: thousands of schedules, millions of rows. With HOURS=n instead of them: leaks and chaos.
 soak: setup
-	$(BIN)/python -m pytest -m soak $(ARGS)
+	$(if $(HOURS),$(BIN)/python -m bench.soak --hours $(HOURS),$(BIN)/python -m pytest -m soak) $(ARGS)
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS)
+
+# Readers of real streams while nodes, gateways, Redis and PostgreSQL are killed under them:
+# make chaos ARGS="--preset full". docs/chaos.md
+chaos: setup
+	$(BIN)/python -m bench.chaos $(or $(ARGS),--preset smoke)
 
 # Everything that make has made, the embedded database of DATA_DIR included.
 clean:

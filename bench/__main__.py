@@ -16,10 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from bench import measure, report
+from bench.desk import desk, export
+from bench.idle import idle
+from bench.prefix_cache import prefix_cache
+from bench.processes import processes
 from bench.profile import profiled
 from bench.seam import seam
 from bench.silent import drained, frozen
 from bench.stacks import Bench, bench, machine, start_durable_services
+from bench.write_ahead import write_ahead
 
 STREAMS = (1, 50, 200, 500)
 CASES: dict[str, Callable[[Bench, measure.Effort], dict[str, Any]]] = {
@@ -29,13 +34,21 @@ CASES: dict[str, Callable[[Bench, measure.Effort], dict[str, Any]]] = {
         for count in STREAMS
     },
     "saturated": measure.saturated,
+    "websocket": measure.websocket,
 }
-FAULTS: dict[str, Callable[[measure.Effort], dict[str, Any]]] = {
+APART: dict[str, Callable[[measure.Effort], dict[str, Any]]] = {
     "seam": seam,
     "frozen": frozen,
     "drained": drained,
+    "idle": idle,
+    "processes": processes,
+    "prefix": prefix_cache,
+    "desk": desk,
+    "export": export,
 }
-NAMES = (*CASES, *FAULTS)
+"""Cases with processes of their own."""
+WRITE_AHEAD = "journal"
+NAMES = (*CASES, WRITE_AHEAD, *APART)
 
 
 def main() -> None:
@@ -45,7 +58,7 @@ def main() -> None:
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="look into the gateway with py-spy meanwhile; not in the cases with faults",
+        help="look into the gateway with py-spy meanwhile; not in cases with processes of their own",
     )
     options = parser.parse_args()
     effort = measure.QUICK if options.quick else measure.FULL
@@ -70,8 +83,10 @@ def main() -> None:
                         profile.enter_context(profiled(running.stack.gateway().pid, path))
                         print(path)
                     note(name, CASES[name](running, effort))
-    for name in (name for name in names if name in FAULTS):
-        note(name, FAULTS[name](effort))
+    if WRITE_AHEAD in names:
+        note(WRITE_AHEAD, write_ahead(postgres_pid, effort))
+    for name in (name for name in names if name in APART):
+        note(name, APART[name](effort))
     markdown = report.as_markdown(report.rows_of(results), facts)
     print(f"\n{report.store(results, facts, markdown)}")
 

@@ -76,14 +76,31 @@ def paced(bench: Bench, streams: int, effort: Effort) -> dict[str, Any]:
     return repeated(effort.repeats, measure)
 
 
-def _paced(bench: Bench, url: str, key: str, streams: int, effort: Effort) -> Figures:
+def websocket(bench: Bench, effort: Effort, streams: int = 200) -> dict[str, Any]:
+    """``streams`` paced ones over WebSockets, against as many over SSE."""
+
+    def measure() -> Figures:
+        figures: Figures = {}
+        for way in ("sse", "websocket"):
+            seen = _paced(
+                bench, bench.stack.gateway().url, bench.key, streams, effort, way == "websocket"
+            )
+            figures |= {f"{way}_{name}": value for name, value in seen.items()}
+        return figures
+
+    return repeated(effort.repeats, measure)
+
+
+def _paced(
+    bench: Bench, url: str, key: str, streams: int, effort: Effort, websocket: bool = False
+) -> Figures:
     rate_of_starts = max(1.0, min(40.0, streams / 2))
     ramp = streams / rate_of_starts
     settle = 2.0
     seconds = ramp + settle + effort.window + 1.0
     job = Job(
         url=url, key=key, model="paced", streams=streams, tokens=int(seconds * PACE),
-        rate=rate_of_starts, label=f"paced {time.time_ns()}",
+        rate=rate_of_starts, label=f"paced {time.time_ns()}", websocket=websocket,
     )  # fmt: skip
     load = Load(job)
     time.sleep(ramp + settle)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import struct
+import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -17,26 +18,35 @@ DONE = b'"type":"done"'
 
 
 class SocketReader(Reader):
-    """``start`` in the first frame; ``seq`` of the messages is counted while it measures."""
+    """Sends ``start`` once the handshake is answered; ``seq`` of the messages is counted while it measures."""
 
     def _request(self) -> bytes:
         job = self._job
         self._tail_size = max(TAIL, 128)
-        start = {
-            "type": "start",
-            "request": {
-                "model": job.model,
-                "messages": messages_of(job, self._index),
-                "max_tokens": job.tokens,
-                "temperature": 0,
-            },
-        }
+        self._is_open = False
+        key = base64.b64encode(os.urandom(16)).decode()
         return (
             f"GET /ws/chat/ HTTP/1.1\r\nHost: {urlsplit(job.url).netloc}\r\n"
             f"Authorization: Bearer {job.key}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}"
-            "\r\n\r\n"
-        ).encode() + _masked(json.dumps(start).encode())
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
+        ).encode()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self.seen.sent = time.monotonic() + self._offset
+            self.transport.write(_masked(self._start()))
+        super().data_received(data)
+
+    def _start(self) -> bytes:
+        job = self._job
+        request = {
+            "model": job.model,
+            "messages": messages_of(job, self._index),
+            "max_tokens": job.tokens,
+            "temperature": 0,
+        }
+        return json.dumps({"type": "start", "request": request}).encode()
 
     def _take_gateway(self, data: bytes, now: float) -> None:
         last = data.rfind(b'"seq":')

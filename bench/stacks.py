@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,13 +110,14 @@ class Bench:
 
 
 @contextmanager
-def bench(postgres_pid: int, pace: float) -> Iterator[Bench]:
+def bench(postgres_pid: int, pace: float, arguments: Sequence[str] = ()) -> Iterator[Bench]:
     with (
         SimulatorProcess(pace=pace, model="paced") as paced,
         SimulatorProcess(model="fast") as fast,
         Stack(
             engine_nodes=[f"paced=vllm+{paced.url}", f"fast=vllm+{fast.url}"],
             env={"LOG_LEVEL": "WARNING"},
+            arguments=arguments,
         ) as stack,
     ):
         yield Bench(

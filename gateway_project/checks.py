@@ -13,6 +13,8 @@ import psycopg
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
+from gateway_project.logs import FORMATTERS
+
 SECRET_KEY_LENGTH = 50
 
 
@@ -87,6 +89,19 @@ def redis_url(**kwargs: Any) -> list[CheckMessage]:
             hint="Start the stack first (`make run`, or `manage.py serve`) with the same DATA_DIR, or set "
             "REDIS_URL=redis://:password@host:port/0.",
             id="gateway.W001",
+        )
+    ]
+
+
+@register
+def log_format(**kwargs: Any) -> list[CheckMessage]:
+    if settings.LOG_FORMAT in FORMATTERS:
+        return []
+    return [
+        Error(
+            f"LOG_FORMAT is {settings.LOG_FORMAT!r}.",
+            hint=f"Set it to {' or '.join(FORMATTERS)}.",
+            id="gateway.E007",
         )
     ]
 

@@ -8,6 +8,7 @@ from environs import Env
 
 from billing.conf import BillingConf
 from gateway_project.environment import database_settings, stored_secret_key
+from gateway_project.logs import formatters
 from gateway_project.supervisor.state import read_state
 from streaming.conf import StreamingConf
 
@@ -35,6 +36,8 @@ BILLING = BillingConf.from_env(env)
 
 DEBUG: bool = env.bool("DEBUG", default=False)
 SECRET_KEY: str = env.str("SECRET_KEY", default="") or stored_secret_key(DATA_DIR)
+# Keys of before: they sign nothing, and what they have signed is still believed.
+SECRET_KEY_FALLBACKS: list[str] = env.list("SECRET_KEY_FALLBACKS", default=[])
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 TRUSTED_PROXIES: list[str] = env.list("TRUSTED_PROXIES", default=[])
@@ -172,11 +175,13 @@ CELERY_TIMEZONE = "UTC"
 # --- logs -------------------------------------------------------------------------------------------
 
 LOG_LEVEL: str = env.str("LOG_LEVEL", default="INFO").upper()
+LOG_FORMAT: str = env.str("LOG_FORMAT", default="text").lower()
+LOGGING_CONFIG = "gateway_project.logs.configure"
 
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "gateway_project.logs.LineFormatter"}},
+    "formatters": formatters(LOG_FORMAT),
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {

@@ -48,11 +48,20 @@ class Gateway:
     """One gateway process; ``url`` and ``port`` stay the same over :meth:`start_again`."""
 
     def __init__(
-        self, name: str, env: Mapping[str, str], log: Path, *, host: str = "127.0.0.1"
+        self,
+        name: str,
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        host: str = "127.0.0.1",
+        arguments: Sequence[str] = (),
+        code: Path = ROOT,
     ) -> None:
         self.name = name
+        self.code = code
         self.env = env
         self.host = host
+        self._arguments = arguments
         self.log_path = log
         self.port = 0
         self._start()
@@ -110,11 +119,11 @@ class Gateway:
         command = [sys.executable, "-m", "gateway_project.server", "--host", self.host]
         with self.log_path.open("ab") as log:
             self.process = spawn(
-                [*command, "--port", str(self.port)],
+                [*command, "--port", str(self.port), *self._arguments],
                 env=self.env,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=ROOT,
+                cwd=self.code,
                 death_signal=signal.SIGKILL,
             )
 
@@ -131,7 +140,7 @@ class Gateway:
 class Stack:
     """``gateways`` processes start with the stack; more with :meth:`start_gateway`.
 
-    ``env`` goes to every gateway, over the environment of the tests. ``private_postgres`` and
+    ``env`` goes to every gateway, over the environment of the tests; ``arguments`` to its command. ``private_postgres`` and
     ``private_redis`` give the stack servers of its own, which it may stop and start; with ``durable``
     that PostgreSQL writes as production's does.
     """
@@ -142,12 +151,14 @@ class Stack:
         gateways: int = 1,
         engine_nodes: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
         private_postgres: bool = False,
         private_redis: bool = False,
         durable: bool = False,
     ) -> None:
         self._wanted = gateways
         self._env = dict(env or {})
+        self._arguments = arguments
         self.engine_nodes = list(engine_nodes)
         self._private_postgres = private_postgres
         self._private_redis = private_redis
@@ -182,9 +193,9 @@ class Stack:
     def gateway(self, number: int = 0) -> Gateway:
         return self.gateways[number]
 
-    def start_gateway(self, *, host: str = "127.0.0.1", **env: str) -> Gateway:
-        """One more gateway process, listening when this returns."""
-        gateway = self._spawn_gateway(env, host)
+    def start_gateway(self, *, host: str = "127.0.0.1", code: Path = ROOT, **env: str) -> Gateway:
+        """One more gateway process, listening when this returns; ``code``: of another version."""
+        gateway = self._spawn_gateway(env, host, code)
         gateway.wait_until_ready()
         return gateway
 
@@ -227,11 +238,11 @@ class Stack:
         )
         return key
 
-    def manage(self, *arguments: str) -> str:
+    def manage(self, *arguments: str, code: Path = ROOT) -> str:
         """Run a management command on this stack's database; its output."""
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments],
-            cwd=ROOT, env=self.env(), capture_output=True, text=True, check=False,
+            cwd=code, env=self.env(), capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -312,9 +323,18 @@ class Stack:
         for gateway in [self._spawn_gateway({}) for _ in range(self._wanted)]:
             gateway.wait_until_ready()
 
-    def _spawn_gateway(self, env: Mapping[str, str], host: str = "127.0.0.1") -> Gateway:
+    def _spawn_gateway(
+        self, env: Mapping[str, str], host: str = "127.0.0.1", code: Path = ROOT
+    ) -> Gateway:
         name = f"gateway-{len(self.gateways)}"
-        gateway = Gateway(name, self.env(**env), self.directory / f"{name}.log", host=host)
+        gateway = Gateway(
+            name,
+            self.env(**env),
+            self.directory / f"{name}.log",
+            host=host,
+            arguments=self._arguments,
+            code=code,
+        )
         self.gateways.append(gateway)
         return gateway
 

@@ -147,16 +147,15 @@ def as_markdown(rows: list[ModeRow]) -> str:
 
 
 def as_html(rows: list[ModeRow]) -> str:
-    """A ``<table>``, without a page around it."""
-    heads = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in HEADS)
+    """A ``<table>``, without a page around it: modes in columns, so that a few fit on any screen."""
+    heads = "".join(f'<th scope="col">{html.escape(row.cells()[0])}</th>' for row in rows)
     lines = []
-    for row in rows:
-        first, *rest = row.cells()
-        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in rest)
-        lines.append(f'<tr><th scope="row">{html.escape(first)}</th>{cells}</tr>')
+    for at, head in enumerate(HEADS[1:], 1):
+        cells = "".join(f"<td>{html.escape(row.cells()[at])}</td>" for row in rows)
+        lines.append(f'<tr><th scope="row">{html.escape(head)}</th>{cells}</tr>')
     return (
-        f"<table><caption>Modes beside each other</caption><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table>"
+        f"<table><caption>Modes beside each other</caption>"
+        f"<thead><tr><td></td>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     )
 
 

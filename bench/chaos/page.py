@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -25,6 +26,8 @@ _WITHOUT = {
     "all": "all", "hedge": "hedge, no fault of ours", "failover": "failover, no fault of ours",
     "takeover": "takeover", "migration": "drained",
 }  # fmt: skip
+
+_UNITS = re.compile(r"(?<=\d) (?=(%|ms|s)\b|%)")
 
 
 def render(figures: Mapping[str, Any], findings: Sequence[Finding], rows: list[ModeRow]) -> str:
@@ -90,8 +93,8 @@ def _goals(findings: Sequence[Finding]) -> str:
         state, word = ("met", "met") if line.met else ("missed", "missed")
         cards.append(
             f'<li class="{state}"><h3>{escape(line.what)}</h3>'
-            f'<p class="value">{escape(line.value)}</p>'
-            f'<p class="goal"><span class="badge">{word}</span> goal: {escape(line.goal)}</p></li>'
+            f'<p class="value">{_tied(line.value)}</p>'
+            f'<p class="goal"><span class="badge">{word}</span> goal: {_tied(line.goal)}</p></li>'
         )
     return f'<h2>Goals</h2><ul class="goals">{"".join(cards)}</ul>' if cards else ""
 
@@ -109,6 +112,8 @@ def _both(draw: Callable[[int], str]) -> str:
 def _legend(names: Sequence[tuple[str, str]], *, curves: bool) -> str:
     items = []
     for number, (name, told) in enumerate(names):
+        if not told:  # it keeps its colour, and is not shown
+            continue
         colour, dashes = plots.style_of(number)
         mark = (
             plots.tag("path", d="M0 6H28", class_=f"curve {colour}", stroke_dasharray=dashes)
@@ -116,7 +121,7 @@ def _legend(names: Sequence[tuple[str, str]], *, curves: bool) -> str:
             else plots.tag("circle", cx=14, cy=6, r=4, class_=f"point {colour}")
         )
         svg = f'<svg width="28" height="12" aria-hidden="true">{mark}</svg>'
-        items.append(f"<li>{svg} {escape(name)}{f': {escape(told)}' if told else ''}</li>")
+        items.append(f"<li>{svg}<span>{escape(name)}: {_tied(told)}</span></li>")
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -125,7 +130,7 @@ def _timeline(figures: Mapping[str, Any]) -> str:
     counts = figures["noticed"]["silences"]
     shown = {name: ORIGINS[name] for name in ORIGINS}
     legend = _legend(
-        [(title, f"{counts.get(name, 0):,} silences") for name, title in shown.items()],
+        [(title, f"{counts[name]:,}" if name in counts else "") for name, title in shown.items()],
         curves=False,
     )
     kinds = dict(FAULTS) | {
@@ -180,11 +185,11 @@ def _table(findings: Sequence[Finding]) -> str:
                 f'<a href="#{line.key}">{escape(title)}</a></th></tr>'
             )
         state = words[line.met]
-        goal = f"{escape(line.goal)} " if line.goal else ""
+        goal = f"{_tied(line.goal)} " if line.goal else ""
         badge = f'<span class="badge">{state}</span>' if state else ""
         lines.append(
             f'<tr class="{state}"><th scope="row">{escape(line.what)}</th>'
-            f"<td>{escape(line.value)}</td><td>{goal}{badge}</td></tr>"
+            f"<td>{_tied(line.value)}</td><td>{goal}{badge}</td></tr>"
         )
     head = '<tr><th scope="col">what</th><th scope="col">value</th><th scope="col">goal</th></tr>'
     return (
@@ -215,6 +220,11 @@ def _facts(run: Mapping[str, Any]) -> str:
         f'<dl class="machine">{facts}</dl>'
         f"<details><summary>All options</summary><pre>{escape(arguments)}</pre></details>"
     )
+
+
+def _tied(value: str) -> str:
+    """Escaped, and no number apart from its unit."""
+    return _UNITS.sub("\u00a0", escape(value))
 
 
 def _plain(value: Any) -> str:

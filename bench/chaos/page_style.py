@@ -29,7 +29,8 @@ background:var(--good-paper);color:var(--good)}
 svg{display:block;max-width:100%;height:auto}
 svg text{font:12px system-ui,"Segoe UI",sans-serif;fill:var(--soft)}
 svg .strong{font-weight:600;fill:var(--ink)}
-svg .lane{font-size:11px;fill:var(--ink);paint-order:stroke;stroke:var(--paper);stroke-width:3px}
+svg .lane{font-size:11px}
+.bar.fault{color:var(--ink)}
 .grid{stroke:var(--grid)}.limit{stroke:var(--ink);stroke-dasharray:3 3}
 .curve{fill:none;stroke-width:2;stroke:currentColor}.bar,.point{fill:currentColor}
 .area{fill:var(--area)}.point{stroke:var(--paper);stroke-width:1}
@@ -39,9 +40,9 @@ svg .lane{font-size:11px;fill:var(--ink);paint-order:stroke;stroke:var(--paper);
 .narrow{display:none}
 .legend{list-style:none;margin:8px 0 0;padding:0;display:grid;gap:2px 20px;font-size:.875rem;
 grid-template-columns:repeat(auto-fill,minmax(280px,1fr))}
-.legend svg{display:inline-block;vertical-align:middle;margin-right:4px}
+.legend li{display:flex;gap:8px;align-items:baseline}.legend svg{flex:none}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
-caption{text-align:left;font-size:.875rem;color:var(--soft);padding:0 0 6px}
+caption{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 th,td{text-align:left;vertical-align:top;padding:6px 10px 6px 0;border-bottom:1px solid var(--line)}
 th{font-weight:600}tbody th[scope=row]{font-weight:400}
 td{font-variant-numeric:tabular-nums}

@@ -134,7 +134,7 @@ def timeline(
     ``kinds`` and ``origins``: names in the order of the lanes and colours.
     """
     seconds = max(told["seconds"], 1e-9)
-    left, right, top, flight, gap, silent, lane = 44, 14, 18, 110, 30, 84, 20
+    left, right, top, flight, gap, silent, lane = 44, 14, 18, 110, 30, 84, 28
     lanes = [kind for kind in kinds if any(fault["kind"] == kind for fault in told["faults"])]
     begin = top + flight + gap + silent + 34
     height = begin + lane * len(lanes) + 26
@@ -152,12 +152,12 @@ def timeline(
     parts.append(words(left, begin - 8, "faults", class_="strong"))
     for number, kind in enumerate(lanes):
         y = begin + number * lane
-        parts.append(line(left, y + lane / 2, width - right, y + lane / 2, "grid"))
+        parts.append(words(left, y + 10, kinds[kind], class_="lane"))
+        parts.append(line(left, y + 18, width - right, y + 18, "grid"))
         for fault in told["faults"]:
             if fault["kind"] == kind:
                 start, end = x(fault["at"]), x(fault["until"])
-                parts.append(_fault(start, max(3.0, end - start), y + 4, lane - 8, number, fault))
-        parts.append(words(left + 2, y + lane / 2 - 1, kinds[kind], class_="lane"))
+                parts.append(_fault(start, max(3.0, end - start), y + 14, 8, fault))
     for share in (0.0, 0.5, 1.0):
         anchor = ("start", "middle", "end")[int(share * 2)]
         parts.append(
@@ -214,15 +214,13 @@ def _points(
     return parts
 
 
-def _fault(
-    x: float, width: float, y: float, height: float, number: int, fault: Mapping[str, Any]
-) -> str:
+def _fault(x: float, width: float, y: float, height: float, fault: Mapping[str, Any]) -> str:
     told = (
         f"{fault['kind'].replace('_', ' ')} of {fault['target']} at {_clock(fault['at'])},"
         f" for {fault['until'] - fault['at']:.1f} s, {fault['streams']} streams in flight"
     )
     return tag("rect", tag("title", escape(told)), x=float(x), y=float(y), width=float(width),
-               height=float(height), rx=2, class_=f"bar s{number % COLOURS}")  # fmt: skip
+               height=float(height), rx=2, class_="bar fault")  # fmt: skip
 
 
 def _clock(seconds: float) -> str:

@@ -155,7 +155,7 @@ class Cut:
 
     after: int
     away: float
-    """Seconds until it comes back."""
+    """Seconds until it comes back: at once, within the usual grace period, or after it."""
     reset: bool
     """By RST instead of FIN."""
 
@@ -169,9 +169,7 @@ class Course:
     """Goes away for good once it has this many tokens."""
 
 
-def course(
-    seed: int, index: int, tokens: int, *, cut: float, leave: float, longest: float = 2.0
-) -> Course:
+def course(seed: int, index: int, tokens: int, *, cut: float, leave: float) -> Course:
     """The same for the same seed and index. ``cut`` and ``leave``: shares of the streams."""
     if cut <= 0 and leave <= 0:
         return Course()
@@ -183,7 +181,11 @@ def course(
     places = sorted({chance.randrange(tokens) for _ in range(chance.randint(1, 3))})
     return Course(
         tuple(
-            Cut(after, chance.choice([0.0, chance.uniform(0, longest)]), chance.random() < 0.5)
+            Cut(
+                after,
+                chance.choice([0.0, chance.uniform(0, 2), chance.uniform(3, 6)]),
+                chance.random() < 0.5,
+            )
             for after in places
         )
     )

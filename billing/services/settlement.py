@@ -101,7 +101,7 @@ def settle_due(limit: int = 200) -> dict[str, int]:
         except (OperationalError, InterfaceError):
             raise  # says something about the database, not about the session
         except Exception as exc:
-            logger.exception("a session cannot be settled", extra={"session": str(waiting[0])})
+            logger.exception("a session cannot be settled", extra={"session_id": str(waiting[0])})
             _postpone(waiting, exc)
             result["failed"] += 1
             continue

@@ -30,6 +30,7 @@ from streaming.consumers.request import (
     request_id,
     route_of,
 )
+from streaming.core import log_fields
 from streaming.errors import (
     GatewayError,
     Interrupted,
@@ -80,6 +81,10 @@ class StreamConsumer(AsyncHttpConsumer):
         #: ``loop.time()`` of the last write.
         self.last_write = 0.0
         self.request_id = ""
+        #: Of the response's head; 0: none yet.
+        self.status = 0
+        #: Bytes of the body so far.
+        self.sent_bytes = 0
         #: What the head says besides, whatever the answer is.
         self.extra_headers: list[Header] = []
         #: Whether the page of another origin that asks may read the answer.
@@ -117,6 +122,7 @@ class StreamConsumer(AsyncHttpConsumer):
         Cancelled while it waits, ``data`` is on its way nevertheless.
         """
         self._writes += 1
+        self.sent_bytes += len(data)
         if self._writes % WRITES_PER_TURN == 0:
             await asyncio.sleep(0)
         self.last_write = self._loop.time()
@@ -154,6 +160,7 @@ class StreamConsumer(AsyncHttpConsumer):
             ],
         )
         self.finished = True
+        self.sent_bytes += len(body)
         await self.base_send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _start(self, status: int, headers: Iterable[Header]) -> None:
@@ -162,9 +169,28 @@ class StreamConsumer(AsyncHttpConsumer):
             headers.append((b"x-request-id", self.request_id.encode()))
         headers += cross_origin.answer_headers(self.page.origin if self.readable else None)
         self.started = True
+        self.status = status
         if self.span is not None:
             self.span.answered(status)
         await self.base_send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def log_answer(self, protocol: str, outcome: str, seconds: float, tokens: int) -> None:
+        """The one line about an answer that somebody has followed here.
+
+        ``outcome``: how the connection ended, as metrics count it; ``tokens``: the seq that it was
+        sent last.
+        """
+        logger.info(
+            "answer told",
+            extra={
+                "protocol": protocol,
+                "outcome": outcome,
+                "status": self.status,
+                "tokens": tokens,
+                "bytes": self.sent_bytes,
+                "seconds": round(seconds, 3),
+            },
+        )
 
     # The course of a request
 
@@ -174,6 +200,7 @@ class StreamConsumer(AsyncHttpConsumer):
         self._loop = asyncio.get_running_loop()
         headers = decoded_headers(scope)
         self.request_id = request_id(headers)
+        log_fields.begin(request_id=self.request_id)
         if ports.tracing is None or not self.traced:
             await self._respond(scope, receive, headers)
             return
@@ -329,11 +356,7 @@ class StreamConsumer(AsyncHttpConsumer):
             logger.error("the handler did not end", extra=self._log_fields())
 
     def _log_fields(self) -> dict[str, str]:
-        return {
-            "request_id": self.request_id,
-            "method": self.scope["method"],
-            "path": self.scope["path"],
-        }
+        return {"method": self.scope["method"], "path": self.scope["path"]}
 
 
 async def _to_its_end(steps: Coroutine[Any, Any, None]) -> None:

@@ -71,8 +71,7 @@ class DiagnosticStreamConsumer(StreamConsumer):
             "instance": instance_id,
             "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "client": request.client,
-            # As Django sees it: a proxy that ends TLS says so in a header.
-            "scheme": PageRequest(self.scope).scheme,
+            "scheme": PageRequest(self.scope).scheme,  # as a trusted proxy says
             "http_version": self.scope.get("http_version", ""),
             "headers": {
                 name: value[:TOLD_CHARACTERS]

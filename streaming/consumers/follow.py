@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from streaming.conf import conf
 from streaming.consumers.heartbeat import silence
 from streaming.consumers.openai_format import usage_of
 from streaming.consumers.socket_messages import Message, now_text
+from streaming.core import log_fields
 from streaming.core.levels import Level
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError, error_from_openai
@@ -21,6 +23,8 @@ from streaming.services.attach import Attachment, attached
 
 if TYPE_CHECKING:
     from streaming.consumers.websocket import ChatSocket
+
+logger = logging.getLogger(__name__)
 
 SENT_REMEMBERED = 64
 STORED_SECONDS = 5.0
@@ -84,6 +88,8 @@ class Follow:
         socket = self._socket
         loop = asyncio.get_running_loop()
         connection = socket.scope.get("extensions", {}).get("unbroken.socket")
+        log_fields.begin(**{**log_fields.fields(), "session_id": str(self._session_id)})
+        began = loop.time()
         try:
             with attached(
                 self._gateway, self._session_id, self._cursor, connection, "websocket"
@@ -106,6 +112,28 @@ class Follow:
             await socket._tell_error(exc, session_id=self._session_id)
         except Exception as exc:  # noqa: BLE001  the edge of the task
             await socket._tell_error(socket._unforeseen(exc), session_id=self._session_id)
+        finally:
+            self._log_answer(loop.time() - began)
+
+    def _log_answer(self, seconds: float) -> None:
+        """As ``StreamConsumer.log_answer``, of one of the socket's answers."""
+        attachment = self.attachment
+        if attachment is None:
+            return
+        outcome = "early"
+        if attachment.is_whole:
+            outcome = "whole"
+        elif attachment.sent_away:
+            outcome = "moved"
+        logger.info(
+            "answer told",
+            extra={
+                "protocol": "websocket",
+                "outcome": outcome,
+                "tokens": attachment.reader.cursor,
+                "seconds": round(seconds, 3),
+            },
+        )
 
     async def _until_stored(self, attachment: Attachment) -> None:
         """Whoever is told of a session may come back to it at once, on any gateway process."""

@@ -15,6 +15,7 @@ from streaming.consumers.base import Header, StreamConsumer, sse_headers
 from streaming.consumers.openai_format import Completion, OpenAIWriter, whole_completion
 from streaming.consumers.request import Request, named_end_user
 from streaming.consumers.wishes import wishes_of
+from streaming.core import log_fields
 from streaming.core.chat import ChatRequest
 from streaming.errors import error_from_openai
 from streaming.runtime.gateway import Gateway, current
@@ -43,6 +44,7 @@ async def request_principal(gateway: Gateway, request: Request) -> Principal:
         authorization = f"Bearer {page.token_cookie}"
     principal = await authenticate(gateway, authorization, named_end_user(request.headers))
     check_origin(principal, page.origin, is_own=page.is_own)
+    log_fields.add(tenant_id=principal.tenant_id)
     return principal
 
 
@@ -135,6 +137,7 @@ class ChatCompletionsConsumer(StreamConsumer):
             gateway, principal, chat, request, "openai", self.extra_headers, body=body
         )
         self.session_id = session_id
+        log_fields.add(session_id=str(session_id))
         completion = Completion(session_id, chat)
         with attached(gateway, session_id, 0, self.socket, "openai") as attachment:
             if not chat.stream:
@@ -151,19 +154,24 @@ class ChatCompletionsConsumer(StreamConsumer):
 
     async def _answer_whole(self, attachment: Attachment, completion: Completion) -> None:
         parts: list[str] = []
-        async with aclosing(attachment.pieces()) as pieces:
-            async for piece in pieces:
-                if piece is None:
-                    continue
-                parts.append(piece.text)
-                if piece.terminal is None:
-                    continue
-                if error := piece.terminal.get("error"):
-                    raise error_from_openai(error)
-                body = whole_completion(completion, "".join(parts), piece)
-                await self.respond_json(200, body)
-                now = asyncio.get_running_loop().time()
-                attachment.reader.sent(piece.last_seq, now)
+        loop, reader = asyncio.get_running_loop(), attachment.reader
+        began = loop.time()
+        try:
+            async with aclosing(attachment.pieces()) as pieces:
+                async for piece in pieces:
+                    if piece is None:
+                        continue
+                    parts.append(piece.text)
+                    if piece.terminal is None:
+                        continue
+                    if error := piece.terminal.get("error"):
+                        raise error_from_openai(error)
+                    body = whole_completion(completion, "".join(parts), piece)
+                    await self.respond_json(200, body)
+                    reader.sent(piece.last_seq, loop.time())
+        finally:
+            outcome = "whole" if reader.cursor else "early"
+            self.log_answer("openai", outcome, loop.time() - began, reader.cursor)
 
 
 class ModelsConsumer(StreamConsumer):

@@ -23,6 +23,7 @@ from streaming.consumers.session_events import (
     session_body,
 )
 from streaming.consumers.wishes import wants_quality, wishes_of
+from streaming.core import log_fields
 from streaming.core.levels import Level
 from streaming.errors import GatewayError, InvalidRequest, NotFound
 from streaming.runtime.adoption import StoredSession, stored_session
@@ -46,9 +47,11 @@ from streaming.services.stream_tokens import check_stream_token, mint_stream_tok
 def session_id_of(request: Request) -> UUID:
     """Raises ``NotFound`` for what is not an id at all."""
     try:
-        return UUID(request.params["session_id"])
+        session_id = UUID(request.params["session_id"])
     except ValueError:
         raise NotFound("There is no such session.") from None
+    log_fields.add(session_id=str(session_id))
+    return session_id
 
 
 class SessionsConsumer(StreamConsumer):
@@ -64,6 +67,7 @@ class SessionsConsumer(StreamConsumer):
         session_id = await begin(
             gateway, principal, chat, request, "sessions", self.extra_headers, body=body
         )
+        log_fields.add(session_id=str(session_id))
         live = gateway.sessions.get(session_id)
         if live is not None:
             await live.log.stored()
@@ -190,6 +194,7 @@ class SessionEventsConsumer(StreamConsumer):
         stored = await stored_session(gateway.pool, session_id)
         if stored is None:
             raise NotFound("There is no such session.")
+        log_fields.add(tenant_id=stored.tenant_id)
         return stored
 
 

@@ -23,6 +23,7 @@ from streaming.consumers.socket_messages import (
     parsed,
     text_of,
 )
+from streaming.core import log_fields
 from streaming.errors import (
     AuthenticationFailed,
     GatewayError,
@@ -79,6 +80,7 @@ class EntrySocket(MessageSocket):
             await super().__call__(scope, receive, send)
 
     async def connect(self) -> None:
+        log_fields.begin(request_id=self._request_id)
         query = parse_qs(self.scope.get("query_string", b"").decode("latin-1"))
         self._cloudevents = query.get("envelope") == ["cloudevents"]
         headers = decoded_headers(self.scope)
@@ -113,6 +115,7 @@ class EntrySocket(MessageSocket):
         """Whose credential it is, on this page. Raises as ``authenticate``, ``OriginNotAllowed``."""
         principal = await authenticate(self._gateway, authorization, self._user)
         check_origin(principal, self._page.origin, is_own=self._page.is_own)
+        log_fields.add(tenant_id=principal.tenant_id)
         return principal
 
     def _cookie(self) -> str | None:

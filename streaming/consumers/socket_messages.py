@@ -72,14 +72,12 @@ class MessageSocket(AsyncWebsocketConsumer):
         await self._send(message)
 
     def _without_database(self, cause: psycopg.OperationalError) -> GatewayError:
-        logger.warning(
-            "no database for a message: %s", cause, extra={"request_id": self._request_id}
-        )
+        logger.warning("no database for a message: %s", cause)
         return JournalUnavailable("The database cannot be reached.", retry_after=1)
 
     def _unforeseen(self, cause: Exception) -> GatewayError:
         """Log what nobody foresaw, and tell the client where to find it."""
-        logger.error("a message failed", exc_info=cause, extra={"request_id": self._request_id})
+        logger.error("a message failed", exc_info=cause)
         return GatewayError(f"The gateway failed to answer; it is logged as {self._request_id}.")
 
 

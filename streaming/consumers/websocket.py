@@ -90,7 +90,7 @@ class ChatSocket(EntrySocket):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        logger.info("client left", extra={"request_id": self._request_id, "code": code})
+        logger.info("client left", extra={"code": code})
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self._principal is None:

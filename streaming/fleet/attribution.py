@@ -20,6 +20,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.conf import conf
+from streaming.core import log_fields
 from streaming.core.attribution import Blame, Probe, attribute, attribute_end
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.engines.base import Figures
@@ -191,7 +192,8 @@ class Attributor:
             burst = Burst(node, now, node.in_flight + 1, node.figures)
             self._gathering[node.id] = burst
             self._recent.append(burst)
-            task = asyncio.create_task(self._attend(burst), name=f"attribution {node.name}")
+            name = f"attribution {node.name}"
+            task = asyncio.create_task(self._attend(burst), name=name, context=log_fields.nobody())
             self._judges.add(task)
             task.add_done_callback(self._judges.discard)
         noted = Failure(node.name, session_id, number, Sight.of(failure), silence, overtaken)

@@ -19,6 +19,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming.conf import conf
+from streaming.core import log_fields
 from streaming.engines.http import EngineClient
 from streaming.fleet.breaker import Circuit
 from streaming.fleet.chronicle import Chronicle
@@ -34,7 +35,7 @@ from streaming.fleet.registry import NodeRegistry, is_leaving, is_name
 logger = logging.getLogger(__name__)
 
 
-MOST_SPARES = 64
+MOST_SPARES = 128
 """Connections that one process keeps ready at one node."""
 READ_SECONDS = 1.0
 SETTLED_SECONDS = 2.0
@@ -302,7 +303,7 @@ class FleetWatch:
             self._hurry[node.id].set()
         name = f"probe {node.name}"
         self._probes[node.id] = asyncio.create_task(
-            endless(lambda: self._probe_forever(node), name), name=name
+            endless(lambda: self._probe_forever(node), name), name=name, context=log_fields.nobody()
         )
 
     def _end(self, node: Node) -> None:

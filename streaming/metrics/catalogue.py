@@ -215,6 +215,16 @@ JOURNAL_PENDING = Level(
 PROCESSES = Level(
     "unbroken_gateway_processes", "Gateway processes that are running.", mode="livesum"
 )
+WITHOUT_DATABASE = Level(
+    "unbroken_gateways_without_database",
+    "Gateway processes whose journal cannot write: they take nothing new and show nothing new.",
+    mode="livesum",
+)
+LOOP_DELAY = Spread(
+    "unbroken_event_loop_delay_seconds",
+    "How late a process came to what was due, looked at once a second.",
+    bounds=SECONDS,
+)
 
 # Content
 

@@ -33,7 +33,8 @@ SELECT s.id, s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_di
     s.owner_id, s.protocol, s.created_at, s.ended_at, s.resume_until, s.purged_at,
     s.completion_tokens, s.failovers, s.discarded_tokens, f.epoch, f.durable_seq, f.delivered_seq,
     f.sent_seq, f.taken_seq, f.cursor_seq, f.acked_seq, s.cached_prompt_tokens, f.stop_requested,
-    f.continue_requested, f.expires_on, s.level, s.variant, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
+    f.continue_requested, f.expires_on, s.level, s.variant, s.request_id,
+    coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
 FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 JOIN streaming_tenant t ON t.id = s.tenant_id
@@ -85,6 +86,7 @@ class StoredSession:
     expires_on: date
     level: str
     variant: str
+    request_id: str
     window_is_over: bool
     """Suspended, and nobody has come back in time."""
     owner_is_dead: bool
@@ -254,6 +256,7 @@ def restore(
         model=stored.model,
         seed=stored.seed,
         log=log,
+        request_id=stored.request_id,
         created=int(stored.created_at.timestamp()),
         state=stored.state if end is not None else SessionState.RECOVERING,
         finish_reason=stored.finish_reason,
@@ -261,9 +264,7 @@ def restore(
         cached_prompt_tokens=stored.cached_prompt_tokens,
         end_request=end,
     )
-    prompt = (
-        None if stored.prompt_token_ids is None else array("i", stored.prompt_token_ids).tolist()
-    )
+    prompt = None if stored.prompt_token_ids is None else array("i", stored.prompt_token_ids)
     return session, Resumption(prompt, attempts, stored.failovers, stored.discarded_tokens)
 
 

@@ -34,7 +34,7 @@ async def store_end(session: LiveSession, end: SessionEnd, tally: Tally) -> None
         blame, evidence = attribute_end(end.cause)
         end = replace(end, cause=blame.value, evidence={**evidence, **end.evidence})
     if log.lost is not None:
-        logger.warning("session lost: %s", log.lost, extra={"session": str(session.id)})
+        logger.warning("session lost: %s", log.lost)
         return
     if end.state is SessionState.SUSPENDED:
         _suspend(session, end, tally)
@@ -43,7 +43,21 @@ async def store_end(session: LiveSession, end: SessionEnd, tally: Tally) -> None
     try:
         await log.flushed()
     except GatewayError as exc:
-        logger.warning("the end was not stored: %s", exc, extra={"session": str(session.id)})
+        logger.warning("the end was not stored: %s", exc)
+        return
+    logger.info(
+        "session %s",
+        "suspended" if end.state is SessionState.SUSPENDED else "ended",
+        extra={
+            "state": end.state.value,
+            "cause": end.cause,
+            "finish_reason": end.finish_reason,
+            "model": session.model,
+            "tokens": log.last_seq - log.closed,
+            "attempts": tally.attempts,
+            "failovers": tally.failovers,
+        },
+    )
 
 
 def _close(session: LiveSession, end: SessionEnd, tally: Tally) -> None:

@@ -81,6 +81,7 @@ class Hedging:
         if (
             self._pending is not None
             or loop_time < self._not_before
+            or not self._shared.continuations.may_go_elsewhere(self._session.model, first.node)
             or not self._shared.fleet.switches(self._session.model, first.node).hedging
         ):
             return
@@ -172,7 +173,7 @@ class Hedging:
                 node = hedge.booking.node
                 self._placement.note_failure(node)
                 self._shared.fleet.attempt_failed(node, failure.cause, failure.retry_after)
-            logger.info("a hedge failed: %s", failure, extra={"session": str(self._session.id)})
+            logger.info("a hedge failed: %s", failure, extra={"node": hedge.booking.node.name})
 
     def _note(self, kind: str, hedge: Hedge, **data: Any) -> None:
         log = self._session.log

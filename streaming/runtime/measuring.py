@@ -103,7 +103,7 @@ class Measuring:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        c.PROCESSES.value = 0
+        c.PROCESSES.value = c.WITHOUT_DATABASE.value = 0
         self.look()
 
     def look(self) -> None:
@@ -116,6 +116,7 @@ class Measuring:
             c.SESSIONS.set(states[state.value], state.value)
         c.RECOVERY_QUEUE.value = self._continuations.waiting
         c.JOURNAL_LAG.value = self._journal.lag_seconds
+        c.WITHOUT_DATABASE.value = float(self._journal.down_seconds > 0)
         c.JOURNAL_PENDING.value = self._journal.pending_sessions
         fold()
 
@@ -152,8 +153,11 @@ class Measuring:
         self.count.closed(session.id, session.state, asyncio.get_running_loop().time())
 
     async def _look_forever(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            due = loop.time() + FOLD_SECONDS
             await asyncio.sleep(FOLD_SECONDS)
+            c.LOOP_DELAY.note(max(loop.time() - due, 0.0))
             self.look()
 
     async def _read_forever(self) -> None:

@@ -22,6 +22,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming import metrics
+from streaming.core import log_fields
 from streaming.core.failures import AttemptFailed, RejectedByEngine
 from streaming.core.reclaim import (
     OVERDUE_SECONDS,
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 # An engine lets go within 0.05 to 0.15 s of a closed connection, as measured.
 FIRST_LOOK = 0.02
+# Where streams have just failed, those that go on elsewhere come first; its probe asks it already.
+SUSPECT_PAUSE = 0.15
 LEAST_PAUSE = 0.1
 LONGEST_PAUSE = 0.25
 # The pause between looks at what has been there for so long already (seconds of age, pause).
@@ -197,7 +200,7 @@ class Reclaimer:
             await self._write()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
+        task = asyncio.create_task(work, name=name, context=log_fields.nobody())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -219,6 +222,8 @@ class Reclaimer:
     async def _is_time_to_look(self, watch: NodeWatch) -> bool:
         """Wait for the next look; False when more has ended meanwhile, which is aborted first."""
         loop = asyncio.get_running_loop()
+        if watch.node.health is Health.SUSPECT:
+            watch.next_look = max(watch.next_look, watch.left[0].ended_at + SUSPECT_PAUSE)
         if loop.time() >= watch.next_look:
             return True
         try:

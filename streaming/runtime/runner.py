@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from streaming import metrics
 from streaming.conf import conf
+from streaming.core import log_fields
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.state import SessionState
 from streaming.errors import (
@@ -52,7 +54,7 @@ MAX_UNWRITTEN = 2000
 class Resumption:
     """What a session brings along that was taken over."""
 
-    prompt: list[int] | None
+    prompt: array[int] | None
     attempts: int
     failovers: int
     discarded: int
@@ -111,6 +113,11 @@ class StreamRunner:
         """Run to the end. Raises only ``CancelledError``, when the process goes down."""
         session = self._session
         session.has_begun = True
+        log_fields.begin(
+            session_id=str(session.id),
+            request_id=session.request_id,
+            tenant_id=session.principal.tenant_id,
+        )
         try:
             with answer_limit(session):
                 end = session.end_request or await self._produce()
@@ -123,7 +130,7 @@ class StreamRunner:
         except GatewayError as exc:
             end = self._failed(exc, exc.code)
         except Exception:  # the edge of the task: an unforeseen fault must end in a stored state
-            logger.exception("the runner failed", extra={"session": str(session.id)})
+            logger.exception("the runner failed")
             error = GatewayError("The gateway failed to go on with this answer.")
             end = self._failed(error, error.code)
         if session.finish_reason and end.state is not SessionState.FAILED:
@@ -198,7 +205,8 @@ class StreamRunner:
         begun, node = self._log.last_seq, run.node
         self._shared.suspicion.began(node, run)
         try:
-            return await run.run()
+            with log_fields.within(attempt=run.number, node=node.name):
+                return await run.run()
         except RejectedByEngine as exc:
             if begun and self._log.last_seq == begun and not exc.in_stream:
                 # Another engine took this request: what is wrong is how it was to be continued.

@@ -136,7 +136,7 @@ def explain(session_ids: Iterable[UUID]) -> dict[str, int]:
         try:
             stories[session_id] = facts, tell(facts)
         except Exception:  # one that nobody can tell must not keep the others from being told
-            logger.exception("a story cannot be told", extra={"session": str(session_id)})
+            logger.exception("a story cannot be told", extra={"session_id": str(session_id)})
     stood = {
         pk: (owner_id, incident_id)
         for pk, owner_id, incident_id in StreamSession.objects.filter(pk__in=stories).values_list(

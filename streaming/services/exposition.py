@@ -20,7 +20,7 @@ from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.metrics import directory
 from streaming.metrics import stored as others
 from streaming.metrics.plain import REGISTRY
-from streaming.metrics.sockets import count_sockets
+from streaming.metrics.sockets import count_sockets, time_wait_sockets
 from streaming.runtime.gateway import Gateway
 from streaming.runtime.measuring import StoredFigures
 
@@ -160,7 +160,13 @@ def socket_families(pids: Iterable[int]) -> list[Metric]:
     )
     for state, count in count_sockets(pids).items():
         sockets.add_metric([state], count)
-    return [sockets]
+    closed = GaugeMetricFamily(
+        "unbroken_time_wait_sockets",
+        "Closed TCP sockets of the machine or container that still hold their ports.",
+    )
+    if (count_closed := time_wait_sockets()) is not None:
+        closed.add_metric([], count_closed)
+    return [sockets, closed]
 
 
 def ratio_families(counted: Iterable[Metric]) -> list[Metric]:

@@ -14,7 +14,7 @@ from billing.metrics import FIGURES
 from billing.models import EventDelivery, UsageSink
 from billing.services import audit
 from billing.services.periods import period_at
-from tests.billing.rows import add_tenant, ended_session
+from tests.billing.rows import Story, add_plan, add_tenant, ended_session, settle_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,3 +68,42 @@ async def test_what_waits_is_counted_and_its_age_told():
     assert seen["unbroken_usage_events_waiting"] == 2
     assert 3600 <= seen["unbroken_usage_events_age_seconds"] < 3700
     assert seen["unbroken_credit_requests_open"] == 0
+
+
+def delivered_in_many_ways() -> Story:
+    """All of it charged as it should be; the answer is one that a policy charges otherwise."""
+    ended_session(10)
+    ended_session(10, delivered=4, state="abandoned", cause="client_gone", ago=timedelta(minutes=5))
+    suspended = Story()
+    suspended.attempt()
+    suspended.tokens(8)
+    suspended.deliver(3)
+    suspended.suspend()
+    globex = add_tenant("globex")
+    add_plan(globex, policy="interrupt_compensated")
+    lost = Story(globex, at=timezone.now() - timedelta(minutes=5))
+    lost.attempt()
+    lost.tokens(20)
+    lost.deliver(5)
+    lost.send(7)
+    lost.end("failed", "engine_crash")
+    settle_all()
+    return lost
+
+
+async def test_billing_is_as_accurate_as_its_charges():
+    lost = await sync_to_async(delivered_in_many_ways)()
+    seen = await figures()
+    assert seen["unbroken_unsettled_sessions"] == 0
+    assert seen["unbroken_billing_differing_sessions"] == 0
+    assert seen["unbroken_billing_accuracy_ratio"] == 1
+    # Evidence that nobody has announced: 12 have to be charged now, and 8 of them are.
+    await sync_to_async(lost.send)(11)
+    seen = await figures()
+    assert seen["unbroken_billing_differing_sessions"] == 1
+    assert seen["unbroken_billing_accuracy_ratio"] == pytest.approx(1 - 4 / (10 + 4 + 3 + 12))
+    # It is about to be settled: nothing to be said of it yet.
+    await sync_to_async(lost.announce)("session_delivered")
+    seen = await figures()
+    assert seen["unbroken_billing_differing_sessions"] == 0
+    assert seen["unbroken_billing_accuracy_ratio"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,10 +21,11 @@ COMMAND = [
 
 
 class Worker:
-    """As ``serve`` starts it; ``env`` goes over the stack's environment."""
+    """As ``serve`` starts it; ``env`` goes over the stack's environment, ``code`` is its version."""
 
-    def __init__(self, stack: Stack, **env: str) -> None:
+    def __init__(self, stack: Stack, *, code: Path = ROOT, **env: str) -> None:
         self._stack = stack
+        self._code = code
         self._env = stack.env(**env)
         self._queue = Celery("tests", broker=stack.redis_url)
         self._queue.conf.task_default_queue = settings.CELERY_TASK_DEFAULT_QUEUE
@@ -42,13 +44,13 @@ class Worker:
         self.kill()
         self._queue.close()
         if error is not None:
-            sys.stderr.write(f"\n--- worker\n{self._log.read_text(errors='replace')[-6000:]}")
+            sys.stderr.write(f"\n--- worker\n{self.log[-6000:]}")
 
     def start(self) -> None:
         """A new process."""
         with self._log.open("ab") as log:
             self._process = spawn(
-                COMMAND, env=self._env, cwd=ROOT, stdout=log, stderr=log,
+                COMMAND, env=self._env, cwd=self._code, stdout=log, stderr=log,
                 death_signal=signal.SIGKILL,
             )  # fmt: skip
 
@@ -56,6 +58,10 @@ class Worker:
         """SIGKILL, and wait until it is gone."""
         self._process.kill()
         self._process.wait()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
 
     def settle(self, times: int = 1) -> None:
         """Ask it to, as beat does every second; without waiting."""

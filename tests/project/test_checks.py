@@ -43,6 +43,14 @@ def test_no_redis_is_a_warning_that_names_both_ways(settings):
     assert "REDIS_URL=" in warning.hint
 
 
+def test_logs_are_text_or_json(settings):
+    assert ids(checks.log_format()) == []
+    settings.LOG_FORMAT = "xml"
+    (error,) = checks.log_format()
+    assert error.id == "gateway.E007"
+    assert "text or json" in error.hint
+
+
 @pytest.mark.parametrize(
     ("turns", "kept"),
     [
