@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import orjson
 import pytest
 
 from tests.deploy.conftest import House
@@ -35,6 +36,33 @@ async def test_a_plain_client_leaves(house: House) -> None:
         await until(lambda: len(seen.tokens) >= 5, 30)
         asking.cancel()
         await let_go(house, "HTTP/1.1, closed")
+
+
+async def test_a_reader_leaves_while_nothing_is_said(house: House) -> None:
+    """No write can fail: nginx itself has to look whether the reader is still there."""
+    async with house.readers() as readers:
+        async with readers.client.get(
+            "/v1/diagnostics/stream?seconds=300&interval=300"
+        ) as response:
+            opening = (await response.content.readuntil(b"\n\n")).split(b"data: ", 1)[1]
+            # At once: asyncio's own close() waits up to 30 s for the goodbye of TLS.
+            assert response.connection is not None
+            assert response.connection.transport is not None
+            response.connection.transport.abort()
+        path = f"/v1/diagnostics/ended?id={orjson.loads(opening)['id']}"
+
+        async def states() -> set[str]:
+            """What the gateways, each asked past nginx, know of it."""
+            found = set()
+            for gateway in house.stack.gateways:
+                async with readers.client.get(gateway.url + path) as response:
+                    found.add((await response.json())["state"])
+            return found
+
+        async with asyncio.timeout(30):
+            while "left" not in (now := await states()):
+                assert "running" in now, now
+                await asyncio.sleep(0.05)
 
 
 async def test_a_websocket_leaves(house: House) -> None:
