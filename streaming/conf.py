@@ -172,7 +172,8 @@ class StreamingConf:
         "Variants that metrics tell apart, comma-separated; any other name counts as other.",
     )
     metrics_token: str = setting(
-        "", "Bearer token for /metrics; without one only readers on the same machine are answered."
+        "",
+        "Bearer token for /metrics; without one only readers on the same machine are answered. Of several, with commas between them, all are accepted.",
     )
     webhook_private_addresses: bool = setting(
         False,

@@ -12,6 +12,7 @@ from uuid import UUID
 import psycopg
 from psycopg_pool import PoolTimeout
 
+from streaming.conf import conf
 from streaming.core.connection_health import Band
 from streaming.core.delivery import Marks
 from streaming.core.levels import Level
@@ -359,4 +360,7 @@ async def _settle_delivery(gateway: Gateway, session_id: UUID, reader: Reader) -
     if live is not None:
         live.note_delivered(reader.marks)
     if reader.marks.sent:
-        await gateway.store_delivered(session_id, reader.marks.since(reader.stored))
+        # Nobody else knows it, and the reader pays for no more than what is stored.
+        await gateway.store_delivered(
+            session_id, reader.marks.since(reader.stored), patience=conf().journal_down_seconds
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import uuid4
 
 import pytest
 
@@ -75,9 +76,14 @@ async def test_a_dead_gateway_is_routed_away(house: House) -> None:
 async def test_no_gateway_at_all_is_an_error_like_ours(house: House) -> None:
     for gateway in house.stack.gateways:
         gateway.kill()
-    async with house.readers() as readers:
+    async with house.readers() as readers, house.client() as client:
         seen = await readers.ask(question("nobody", 10))
-    assert seen.status == 502
+        # An error that nginx writes down, with the whole request; this one has a token in its URL.
+        path = f"/v1/sessions/{uuid4()}/events?stream_token=secret-4712"
+        status, _ = await client.call("GET", path)
+    assert seen.status == status == 502
+    assert "Connection refused" in house.nginx.errors
+    assert "secret-4712" not in house.nginx.errors
     assert seen.error is not None
     assert seen.error["code"] == "gateway_unavailable"
     assert seen.headers["retry-after"] == "1"
