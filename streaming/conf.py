@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 
 
 def setting(default: Any, help: str) -> Any:
@@ -198,6 +200,18 @@ class StreamingConf:
         return cls(**values)
 
 
+_in_force: list[StreamingConf] = []
+"""What ``conf`` has found: asking Django each time is felt where streams ask hundreds of times."""
+
+
 def conf() -> StreamingConf:
     """The settings in force."""
-    return settings.STREAMING
+    if not _in_force:
+        _in_force.append(settings.STREAMING)
+    return _in_force[0]
+
+
+@receiver(setting_changed)
+def _changed(setting: str, **_: Any) -> None:
+    if setting == "STREAMING":
+        _in_force.clear()
