@@ -28,7 +28,11 @@ def database_settings(url: str, *, pool_size: int) -> dict[str, Any]:
         ) from None
     options: dict[str, Any] = {}
     if pool_size:
-        options["pool"] = {"min_size": 1, "max_size": pool_size, "timeout": 5}
+        # After a longer ``reconnect_timeout`` its tries are ever further apart: the database would be
+        # back long before the pool.
+        options["pool"] = {
+            "min_size": 1, "max_size": pool_size, "timeout": 5, "reconnect_timeout": 1,
+        }  # fmt: skip
     settings = {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": parts.pop("dbname", ""),

@@ -5,16 +5,20 @@ Exit code 1: a reader that comes back lost its answer, got a wrong byte, or was 
 
 from __future__ import annotations
 
+import signal
 import sys
 
+from bench.chaos import report
 from bench.chaos.options import parse
 from bench.chaos.run import run
 from bench.chaos.verdict import broken_promises
 
 
 def main() -> int:
+    # A run that is told to end does so as with Ctrl-C, and reports what there was.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     directory = run(parse())
-    print(directory)
+    print(report.write(directory))
     broken = broken_promises(directory)
     print(*broken, sep="\n", file=sys.stderr)
     return 1 if broken else 0

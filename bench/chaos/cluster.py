@@ -30,7 +30,7 @@ SELECT (SELECT count(*) FROM streaming_outboxmessage WHERE handled_at IS NULL AN
     + (SELECT count(*) FROM streaming_streamsession
        WHERE state IN ('created', 'streaming', 'recovering'))
 """
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 ENVIRONMENT = {
     "LOG_LEVEL": "WARNING",
     "DATABASE_POOL_SIZE": "8",

@@ -8,9 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Condition, Event
 
+import httpx
+
 from bench.chaos import records
 from bench.chaos.cluster import Cluster
-from bench.chaos.records import FaultRecord
+from bench.chaos.records import FaultKind, FaultRecord
 from bench.chaos.schedule import TAKES_AWAY, Planned
 
 
@@ -25,12 +27,14 @@ class Striker:
         active: Callable[[], int],
         directory: Path,
         *,
+        say: Callable[[str], None],
         all_at_once: bool = False,
     ) -> None:
         self._cluster = cluster
         self._plan = list(plan)
         self._active = active
         self._path = directory / "faults.jsonl"
+        self._say = say
         self._all_at_once = all_at_once
         self._hands = {
             target: ThreadPoolExecutor(1, thread_name_prefix=target)
@@ -66,17 +70,29 @@ class Striker:
             return
         at, streams = time.time(), self._active()
         try:
-            self._cluster.strike(fault.kind, fault.target)
-            self._stopped.wait(fault.seconds)
+            done = self._try(self._cluster.strike, fault)
+            if done:
+                self._stopped.wait(fault.seconds)
+            done = self._try(self._cluster.undo, fault) and done
         finally:
-            self._cluster.undo(fault.kind, fault.target)
             with self._changed:
                 self._away.discard(fault.target)
                 self._changed.notify_all()
+        if not done:
+            return
         record = FaultRecord(
             kind=fault.kind, target=fault.target, at=at, until=time.time(), streams=streams
         )
         records.append(self._path, [record])
+
+    def _try(self, action: Callable[[FaultKind, str], None], fault: Planned) -> bool:
+        """What cannot be done is told, and the run goes on: a command of somebody's own, for example."""
+        try:
+            action(fault.kind, fault.target)
+        except (OSError, httpx.HTTPError) as trouble:
+            self._say(f"{fault.kind} of {fault.target} was not done: {trouble!r}")
+            return False
+        return True
 
     def _may(self, fault: Planned) -> bool:
         """Wait until another of its kind is there: coming back takes as long as it takes."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from bench.chaos.deliveries import Deliveries
@@ -62,6 +64,8 @@ class Tally:
         self._recovery_ms: dict[str, list[float]] = defaultdict(list)
         self._detection_ms: dict[str, list[float]] = defaultdict(list)
         self._before_first_ms: list[float] = []
+        self._machine: list[tuple[float, float]] = []
+        self._noticed_seams: list[tuple[float, float]] = []
         self._reclaim_ms: list[float] = []
         self._reclaim_dead = 0
         self._reclaims: Counter[str] = Counter()
@@ -77,7 +81,8 @@ class Tally:
         if record.mode != "unbroken":
             return
         found = seams(session, self.faults, self._ahead) if session is not None else []
-        self._notice(record, found)
+        nodes = {attempt.node for attempt in session.attempts} if session is not None else set()
+        self._notice(record, found, nodes)
         for seam in found:
             self._join(record, seam)
         if session is not None:
@@ -116,13 +121,15 @@ class Tally:
         )
         return "plain_others" if others else "plain_engines"
 
-    def _notice(self, record: StreamRecord, found: Sequence[Seam]) -> None:
+    def _notice(self, record: StreamRecord, found: Sequence[Seam], nodes: Collection[str]) -> None:
         noticed = [gap for gap in record.gaps if gap.beyond > NOTICED_SECONDS]
         self._noticed_streams += bool(noticed)
         for gap in noticed:
-            why = origin(record, gap, found, self.faults)
+            why = origin(record, gap, found, self.faults, nodes)
             self._noticed_by_origin[why] += 1
             self._gaps_by_origin[why].append(gap.beyond * 1000)
+            if why == "other":
+                self._machine.append((gap.at - gap.seconds, gap.at))
             if len(self._points) < POINTS:
                 self._points.append({"at": gap.at, "beyond": gap.beyond, "origin": why})
 
@@ -138,6 +145,8 @@ class Tally:
             self._away += 1
             return
         noticed = seam.joined is None or (gap is not None and gap.beyond > NOTICED_SECONDS)
+        if noticed and gap is not None and seam.is_failover:
+            self._noticed_seams.append((gap.at - gap.seconds, gap.at))
         group = "failover" if seam.is_failover else seam.kind
         self._judged[group].append(noticed)
         if seam.is_failover:
@@ -207,6 +216,7 @@ class Tally:
                 "kinds": dict(self._kinds),
                 "grades": dict(self._grades),
                 "away": self._away,
+                "noticed_with_others": overlapping(self._noticed_seams, self._machine),
                 "before_first_ms": asdict(spread(self._before_first_ms)),
                 "noticed": {
                     group: asdict(rate(sum(judged), len(judged)))
@@ -281,6 +291,18 @@ def compute(
     for record in streams:
         tally.take(record, sessions.get(record.session))
     return tally.figures(evidence)
+
+
+def overlapping(some: Iterable[tuple[float, float]], others: Iterable[tuple[float, float]]) -> int:
+    """How many of ``some`` times, each from its begin to its end, touch any of ``others``."""
+    ordered = sorted(others)
+    begins = [begin for begin, _ in ordered]
+    latest = list(accumulate((end for _, end in ordered), max))
+    count = 0
+    for begin, end in some:
+        before = bisect_right(begins, end)  # of those, the one that ends last
+        count += before > 0 and latest[before - 1] >= begin
+    return count
 
 
 def _spreads(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:

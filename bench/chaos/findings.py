@@ -93,6 +93,11 @@ def _noticed(figures: Mapping[str, Any]) -> list[Finding]:
                 "≥ 99.9 %", unnoticed >= 0.999,
             )
         )  # fmt: skip
+        if judged["hits"]:
+            lines.append(
+                Finding("unnoticed", "noticed ones in whose silence untouched streams were silent, too",
+                        f"{failovers['noticed_with_others']:,} of {judged['hits']:,}")
+            )  # fmt: skip
         grades = ", ".join(f"{count:,} {grade}" for grade, count in failovers["grades"].items())
         lines.append(Finding("unnoticed", "how these failovers were joined on", grades))
     for group, title in (("takeover", "takeovers from dead gateways"), ("migration", "drained")):

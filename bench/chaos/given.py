@@ -76,10 +76,11 @@ class GivenCluster(Cluster):
         self._run(self._faults[kind].get("undo", ""), target)
 
     def _run(self, command: str, target: str) -> None:
-        """Raises ``CalledProcessError``."""
-        if command:
-            command = command.replace("{target}", shlex.quote(target))
-            subprocess.run(command, shell=True, check=True, cwd=self._directory)
+        """Raises ``OSError`` when the command fails."""
+        command = command.replace("{target}", shlex.quote(target))
+        done = subprocess.run(command, shell=True, check=False, cwd=self._directory)
+        if done.returncode:
+            raise OSError(f"{command!r} ended with {done.returncode}")
 
     def questions(self, count: int, tokens: int) -> list[Question]:
         return [

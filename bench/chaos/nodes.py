@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -67,8 +68,12 @@ class Node(ABC):
         """With the answers that this engine gives when nothing breaks."""
 
     def read(self) -> None:
-        """Keep what this process has counted: its figures end with it."""
-        self.readings.append(look(self.name, self.url))
+        """Keep what this process has counted: its figures end with it.
+
+        One that does not answer is struck nevertheless; then the last reading of others counts.
+        """
+        with suppress(OSError, ValueError):
+            self.readings.append(look(self.name, self.url))
 
 
 class SimulatedNode(Node):
@@ -110,7 +115,8 @@ class SimulatedNode(Node):
 
     def read(self) -> None:
         super().read()
-        self.wrong_prefixes += self._process.stats()["wrong_prefixes"]
+        with suppress(httpx.HTTPError):
+            self.wrong_prefixes += self._process.stats()["wrong_prefixes"]
 
     def close(self) -> None:
         self._process.close()

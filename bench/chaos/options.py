@@ -25,7 +25,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
         "streams": 140, "rate": 7.0, "tokens": 40, "nodes": 3, "faults": ALL_FAULTS, "each_once": True,
         "readers": COMING_BACK, "modes": "unbroken,unbroken,unbroken,unprotected,unstreamed",
-        "cut": 0.3, "leave": 0.05, "proxied": 0.25, "proxy_seconds": 1.0, "recovery": 1.0,
+        "cut": 0.3, "leave": 0.05, "proxied": 0.25, "proxy_seconds": 2.0, "recovery": 1.0,
+        "patience": 120.0,
     },
     # Engines fail under clients that know nothing of sessions.
     "nodes": {
@@ -35,9 +36,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # Everything fails, and readers come back.
     "full": {
-        "streams": 1000, "rate": 8.0, "tokens": 60, "nodes": 3, "readers": COMING_BACK,
+        "streams": 1000, "rate": 6.0, "tokens": 60, "nodes": 3, "readers": COMING_BACK,
         "faults": ALL_FAULTS, "each_once": True, "cut": 0.2, "leave": 0.05, "proxied": 0.15,
-        "proxy_seconds": 1.5,
+        "proxy_seconds": 3.0,
     },
     # One node dies every five minutes; all times are divided by the scale.
     "five-minutes": {

@@ -160,8 +160,9 @@ def _read_and_strike(
     """All streams, all faults. ``ends``: when the processes may end that replaced killed ones."""
     with Gauges(directory, cluster.nodes), ReadersProcess(job, directory) as readers:
         striker = Striker(
-            cluster, planned, lambda: readers.active, directory, all_at_once=options.all_at_once
-        )
+            cluster, planned, lambda: readers.active, directory, say=say,
+            all_at_once=options.all_at_once,
+        )  # fmt: skip
         ends.callback(striker.close)
         try:
             striker.start()

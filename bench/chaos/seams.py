@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,6 +86,13 @@ class Faults:
             if fault.kind in NODE_FAULTS and begun:
                 return fault if moment <= fault.until + AFTER_FAULT else None
         return None
+
+    def struck(self, node: str, begin: float, end: float) -> bool:
+        """Whether the node had a fault in that time."""
+        return any(
+            fault.kind in NODE_FAULTS and fault.at <= end and fault.until >= begin
+            for fault in self._by_target.get(node, ())
+        )
 
     def died(self, node: str, begin: float, end: float) -> bool:
         """Whether the node's process was killed in that time: it holds nothing any more."""
@@ -227,8 +234,17 @@ def gap_at(seam: Seam, gaps: Sequence[Gap]) -> Gap | None:
     return max(there, key=lambda gap: gap.beyond, default=None)
 
 
-def origin(record: StreamRecord, gap: Gap, found: Sequence[Seam], faults: Faults) -> Origin:
-    """What a silence comes from. The reader's own cut comes first: nobody could have reached it."""
+def origin(
+    record: StreamRecord,
+    gap: Gap,
+    found: Sequence[Seam],
+    faults: Faults,
+    nodes: Collection[str] = (),
+) -> Origin:
+    """What a silence comes from. The reader's own cut comes first: nobody could have reached it.
+
+    ``nodes``: those that the answer ran on.
+    """
     begin, end = gap.at - gap.seconds - SLACK, gap.at
     if faults.of_stream(record.index, begin, end) is not None:
         return "cut"
@@ -241,7 +257,7 @@ def origin(record: StreamRecord, gap: Gap, found: Sequence[Seam], faults: Faults
         return "postgres"
     if any(seam.is_failover for seam in touching):
         return "failover"
-    if any(faults.during(kind, begin, end) for kind in NODE_FAULTS):
+    if any(faults.struck(node, begin, end) for node in nodes):
         return "slow"
     if faults.during("redis_restart", begin, end, AFTER_FAULT) is not None:
         return "redis"

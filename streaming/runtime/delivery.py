@@ -8,6 +8,7 @@ from uuid import UUID
 import psycopg
 
 from streaming.core.delivery import Marks
+from streaming.runtime.instance import OWNER_IS_DEAD
 
 _STORE = """
 UPDATE session_fence f SET
@@ -29,6 +30,15 @@ WHERE id = %s AND (ended_at IS NOT NULL OR state = 'suspended')
 _TOKENS = (
     "SELECT completion_tokens FROM streaming_streamsession WHERE id = %s AND ended_at IS NOT NULL"
 )
+
+# Whoever lives has beaten within 5 s.
+_DEAD_SENDER = f"""
+SELECT EXISTS (
+    SELECT 1 FROM streaming_gatewayinstance i
+    WHERE i.stopped_at IS NULL AND i.heartbeat_at >= s.created_at - interval '5 seconds'
+    AND {OWNER_IS_DEAD}
+) FROM streaming_streamsession s WHERE s.id = %s
+"""
 
 
 class Moved(NamedTuple):
@@ -71,3 +81,13 @@ async def store(
         cursor = await connection.execute(_TOKENS, (session_id,))
         ended = await cursor.fetchone()
     return Moved(former, delivered, None if ended is None else ended[0])
+
+
+async def may_have_died_sending(
+    connection: psycopg.AsyncConnection[tuple[Any, ...]], session_id: UUID
+) -> bool:
+    """Whether a gateway process has died while there was this session: what it sent last is unknown."""
+    async with connection.transaction():  # it probes the locks of those that live
+        cursor = await connection.execute(_DEAD_SENDER, (session_id,))
+        row = await cursor.fetchone()
+    return row is not None and bool(row[0])

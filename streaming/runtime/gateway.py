@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import OperationalError
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streaming import metrics
@@ -53,6 +54,7 @@ ORPHAN_SECONDS = 2.0
 LOOK_AGAIN_SECONDS = 5.0
 WATCH_SECONDS = 3.0
 SUSPEND_SECONDS = 5.0
+DELIVERY_RETRY_SECONDS = 0.5
 
 POOL_SIZE, UPKEEP_SIZE = 8, 3
 """Connections to the database, besides the journal's."""
@@ -208,24 +210,39 @@ class Gateway:
             logger.info("session taken over: %s", reason, extra={"session_id": str(stored.id)})
 
     async def store_delivered(
-        self, session_id: UUID, marks: Marks, denied: int | None = None
+        self, session_id: UUID, marks: Marks, denied: int | None = None, *, patience: float = 0.0
     ) -> int | None:
         """Store how far a reader has come; up to where the session then counts as delivered.
 
-        ``denied``: it has come back with this cursor, and has no more. None: it was not stored.
+        ``denied``: it has come back with this cursor, and has no more. ``patience``: seconds for
+        which it is tried again while the database is away. None: it was not stored.
         """
-        try:
-            async with self.pool.connection() as connection:
-                moved = await delivery.store(connection, session_id, marks, denied)
-        except (psycopg.Error, PoolTimeout) as exc:
-            logger.warning("a delivered mark was not stored: %s", exc)
-            return None
+        deadline = asyncio.get_running_loop().time() + patience
+        while True:
+            try:
+                async with self.pool.connection() as connection:
+                    moved = await delivery.store(connection, session_id, marks, denied)
+                break
+            except (psycopg.Error, PoolTimeout) as exc:
+                if asyncio.get_running_loop().time() >= deadline:
+                    logger.warning("a delivered mark was not stored: %s", exc)
+                    return None
+            await asyncio.sleep(DELIVERY_RETRY_SECONDS)
         if moved is None:
             return None
         # The terminal record has a seq too, and is no token.
         most = moved.delivered if moved.tokens is None else moved.tokens
         self._delivery_stored(session_id, min(moved.former, most), min(moved.delivered, most))
         return moved.delivered
+
+    async def may_have_died_sending(self, session_id: UUID) -> bool:
+        """Whether what the session's readers were sent is not known for certain."""
+        try:
+            async with self.pool.connection() as connection:
+                return await delivery.may_have_died_sending(connection, session_id)
+        except (psycopg.Error, PoolTimeout) as exc:
+            logger.warning("nobody knows who has died: %s", exc)
+            return False
 
     def _delivery_stored(self, session_id: UUID, former: int, seq: int) -> None:
         self.measuring.delivery_stored(session_id, former, seq)
@@ -376,7 +393,7 @@ class Gateway:
                 await self.sweepers.check()
                 unserved = await self._look_for_orphans(unserved)
                 await self._settle_what_waits()
-            except (psycopg.Error, PoolTimeout) as exc:
+            except (psycopg.Error, PoolTimeout, OperationalError) as exc:
                 logger.info("orphans cannot be looked for: %s", exc)
             except Exception:  # one bad session must not end the search for all others
                 logger.exception("an orphan could not be taken over")
@@ -434,6 +451,8 @@ async def _open_pool(size: int) -> AsyncConnectionPool:
         min_size=1,
         max_size=size,
         timeout=5,
+        # Beyond this its pauses between tries double: the database would be back long before us.
+        reconnect_timeout=1,
         open=False,
         kwargs={"autocommit": True, "application_name": "unbroken gateway"},
         check=AsyncConnectionPool.check_connection,

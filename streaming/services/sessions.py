@@ -197,8 +197,8 @@ async def stop_session(gateway: Gateway, principal: Principal, session_id: UUID)
 async def acknowledge(gateway: Gateway, principal: Principal, session_id: UUID, seq: int) -> int:
     """The client says that it has everything up to ``seq``; the delivered mark as it now stands.
 
-    What it cannot have been sent yet, as far as is known here, counts once it has been.
-    Raises ``NotFound``, and ``CursorBeyondLog`` for what cannot have been sent.
+    What it cannot have been sent yet, as far as is known, counts once it has been. Where a gateway
+    process has died meanwhile, what it had sent is not known, and the client is believed. Raises ``NotFound``, and ``CursorBeyondLog`` for what cannot have been sent.
     """
     stored = await find(gateway, principal, session_id)
     if seq > stored.durable_seq:
@@ -210,6 +210,12 @@ async def acknowledge(gateway: Gateway, principal: Principal, session_id: UUID, 
             marks.learn(reader.look())
         live.note_delivered(marks)
     delivered = await gateway.store_delivered(session_id, marks)
+    if (
+        delivered is not None
+        and delivered < seq
+        and await gateway.may_have_died_sending(session_id)
+    ):
+        delivered = await gateway.store_delivered(session_id, Marks(sent=seq, acked=seq))
     return stored.delivered_seq if delivered is None else delivered
 
 

@@ -18,6 +18,7 @@ async def test_a_token_arrives_before_the_next_ones_are_there(house: House) -> N
         await asking
     assert seen.is_whole, seen.trouble
     assert "content-encoding" not in seen.headers
+    assert seen.headers["x-accel-buffering"] == "no", "for the next proxy"
     assert seen.headers["x-session-id"]
 
 
