@@ -142,7 +142,7 @@ def tracing(**kwargs: Any) -> list[CheckMessage]:
         Error(
             "Traces are to be exported, but OpenTelemetry is not installed.",
             hint="pip install -r requirements-tracing.txt, or unset OTEL_EXPORTER_OTLP_ENDPOINT.",
-            id="gateway.E007",
+            id="gateway.E008",
         )
     ]
 

@@ -75,7 +75,7 @@ async def call(
     *,
     timeout: float = 10.0,
 ) -> Any:
-    """A short request; the JSON of the answer. Raises as ``stream_post`` does."""
+    """A short request; the JSON of the answer. Raises ``AttemptFailed`` or ``RejectedByEngine``."""
     response = await ask(access, method, path, body, timeout=timeout)
     if response.status_code != 200:
         access.refuse(response.status_code, response.content, response.headers)

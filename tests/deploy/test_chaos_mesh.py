@@ -136,7 +136,7 @@ def test_the_harness_can_have_them_done(tmp_path: Path) -> None:
     for kind, fault in told.items():
         (target,) = fault["targets"]
         assert target in OURS | THEIRS
-        for name in re.findall(r"-f (\S+)", fault["strike"] + fault["undo"]):
+        for name in re.findall(r"-f (\S+)", f"{fault['strike']} {fault['undo']}"):
             assert name in EXPERIMENTS
             ((_, spec),) = specs(EXPERIMENTS[name])
             component = spec["selector"]["labelSelectors"]["app.kubernetes.io/component"]

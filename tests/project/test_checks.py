@@ -85,6 +85,6 @@ def test_traces_need_their_packages(settings, monkeypatch):
     settings.TRACES_ENDPOINT = "http://127.0.0.1:4318"
     assert ids(checks.tracing()) == []
     monkeypatch.setattr(checks, "find_spec", lambda name: None)
-    assert ids(checks.tracing()) == ["gateway.E007"]
+    assert ids(checks.tracing()) == ["gateway.E008"]
     settings.TRACES_ENDPOINT = ""
     assert ids(checks.tracing()) == []
