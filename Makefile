@@ -61,9 +61,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The long figure: failures injected for minutes, every answer compared.
+# The long figures: thousands of schedules, millions of rows. With HOURS=n instead of them: leaks and chaos.
 soak: setup
-	$(BIN)/python -m pytest -m soak $(ARGS)
+	$(if $(HOURS),$(BIN)/python -m bench.soak --hours $(HOURS),$(BIN)/python -m pytest -m soak) $(ARGS)
 
 bench: setup
 	$(BIN)/python -m bench $(ARGS)

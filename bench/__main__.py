@@ -17,6 +17,7 @@ from typing import Any
 
 from bench import measure, report
 from bench.desk import desk, export
+from bench.idle import idle
 from bench.prefix_cache import prefix_cache
 from bench.processes import processes
 from bench.profile import profiled
@@ -39,6 +40,7 @@ APART: dict[str, Callable[[measure.Effort], dict[str, Any]]] = {
     "seam": seam,
     "frozen": frozen,
     "drained": drained,
+    "idle": idle,
     "processes": processes,
     "prefix": prefix_cache,
     "desk": desk,

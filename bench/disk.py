@@ -3,8 +3,9 @@
 Tokens go the real way: engine, gateway, journal, and then the worker's settlement. Read are the
 server's own figures: ``pg_stat_wal`` for what went into the WAL (and so to standbys and archives),
 ``pg_total_relation_size`` for what stays on disk. Each case begins with a checkpoint, so that it has
-its share of full-page images, and runs once with ``wal_compression`` off and once for each kind that
-this PostgreSQL has.
+its share of full-page images, and runs with short and with long answers, because each session costs
+something besides its tokens. All of it once with ``wal_compression`` off and once for
+each kind that this PostgreSQL has.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ SELECT coalesce(sum(pg_total_relation_size(c.oid)) FILTER (WHERE c.relname LIKE 
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'public' AND c.relkind = 'r'
 """
-WAL = "SELECT wal_bytes, wal_fpi, wal_records FROM pg_stat_wal"
+WAL = "SELECT wal_bytes, wal_fpi FROM pg_stat_wal"
 KINDS = "SELECT unnest(enumvals) FROM pg_settings WHERE name = 'wal_compression'"
-ROWS = "SELECT count(*), avg(last_seq - first_seq + 1) FROM streaming_tokencheckpoint"
-SETTLE = "from billing.services.settlement import settle_due; settle_due()"
+TOKENS_A_ROW = "SELECT avg(last_seq - first_seq + 1) FROM streaming_tokencheckpoint"
+SETTLE = """
+from billing.services.settlement import settle_due
+while settle_due()["more"]:
+    pass
+"""
 UNSETTLED = "SELECT count(*) FROM streaming_outboxmessage WHERE handled_at IS NULL"
 
 
@@ -47,15 +52,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Bytes, of which ``settling`` WAL came with settlement; ``log`` and ``rest`` are on disk."""
+    """Bytes, settlement included; ``log`` and ``rest`` are on disk."""
 
     tokens: int
     sessions: int
     whole: int
-    rows: int
     tokens_a_row: float
-    wal: float
-    settling: float
+    wal: int
     images: int
     log: int
     rest: int
@@ -65,19 +68,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=("paced", "fast"))
     parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--tokens", default="100,400", help="lengths of the answers")
     parser.add_argument("--compression", help="one kind only: off, pglz, lz4, zstd")
     options = parser.parse_args()
     postgres_pid = start_durable_services()
     facts = machine(Path(tempfile.gettempdir()))
     print(f"{facts['date']}, {facts['commit']}, {facts['cpu']}, load {facts['load_before'][0]}")
     for model in [options.only] if options.only else ["paced", "fast"]:
-        case = Case(model=model, streams=options.streams, tokens=options.tokens)
-        with bench(postgres_pid, PACE) as made:
-            known = [name for (name,) in made.stack.sql(KINDS)]
-        kinds = [name for name in ("off", "pglz", "lz4", "zstd") if name in known]
-        for kind in [options.compression] if options.compression else kinds:
-            print(said(case, kind, measured(postgres_pid, case, kind)), flush=True)
+        for kind in [options.compression] if options.compression else kinds(postgres_pid):
+            for tokens in map(int, options.tokens.split(",")):
+                case = Case(model=model, streams=options.streams, tokens=tokens)
+                print(said(model, kind, measured(postgres_pid, case, kind)), flush=True)
+
+
+def kinds(postgres_pid: int) -> list[str]:
+    """What ``wal_compression`` may be here."""
+    with bench(postgres_pid, PACE) as made:
+        known = [name for (name,) in made.stack.sql(KINDS)]
+    return [name for name in ("off", "pglz", "lz4", "zstd") if name in known]
 
 
 def measured(postgres_pid: int, case: Case, compression: str) -> Written:
@@ -88,21 +96,18 @@ def measured(postgres_pid: int, case: Case, compression: str) -> Written:
         stack.sql("SELECT pg_reload_conf()")
         stack.sql("CHECKPOINT")
         log, rest = sizes(stack)
-        before, images, _ = wal(stack)
+        before, images = wal(stack)
         seen = Load(job(made, case)).result()
-        streamed, _, _ = wal(stack)
         settle(stack)
-        after, images_after, _ = wal(stack)
-        ((rows, each),) = stack.sql(ROWS)
+        after, images_after = wal(stack)
+        ((each,),) = stack.sql(TOKENS_A_ROW)
         log_after, rest_after = sizes(stack)
         return Written(
             tokens=case.streams * case.tokens,
             sessions=case.streams,
             whole=sum(stream.whole for stream in seen.streams),
-            rows=rows,
             tokens_a_row=float(each),
-            wal=float(after - before),
-            settling=float(after - streamed),
+            wal=after - before,
             images=images_after - images,
             log=log_after - log,
             rest=rest_after - rest,
@@ -116,11 +121,11 @@ def job(made: Bench, case: Case) -> Job:
     )  # fmt: skip
 
 
-def wal(stack: Stack) -> tuple[int, int, int]:
-    """Bytes, full-page images and records until now. Sessions tell of theirs a second later."""
+def wal(stack: Stack) -> tuple[int, int]:
+    """Bytes and full-page images until now. PostgreSQL's processes tell of theirs a second later."""
     time.sleep(1.5)
-    ((size, images, records),) = stack.sql(WAL)
-    return int(size), images, records
+    ((size, images),) = stack.sql(WAL)
+    return int(size), images
 
 
 def sizes(stack: Stack) -> tuple[int, int]:
@@ -137,18 +142,19 @@ def settle(stack: Stack) -> None:
         stack.manage("shell", "--no-imports", "-c", SETTLE)
 
 
-def said(case: Case, compression: str, written: Written) -> str:
+def said(model: str, compression: str, written: Written) -> str:
     """A few lines of it."""
-    million = 1e6 / written.tokens
-    mb = 1e6
+
+    def all_in_all(size: int) -> str:
+        a_session = size / written.sessions / 1000
+        return f"{size / written.tokens:.0f} MB a million tokens ({a_session:.1f} KB an answer)"
+
     return "\n".join([
-        f"{case.model}, {written.sessions} answers of {case.tokens} tokens, wal_compression {compression}: "
-        f"{written.whole} whole",
-        f"  rows of the log {written.rows} ({written.tokens_a_row:.2f} tokens a row)",
-        f"  WAL per million tokens {written.wal * million / mb:.0f} MB, of it settlement "
-        f"{written.settling * million / mb:.0f} MB; {written.images} full-page images",
-        f"  on disk per million tokens: log {written.log * million / mb:.0f} MB, "
-        f"all else {written.rest * million / mb:.0f} MB ({written.rest / written.sessions / 1000:.1f} KB a session)",
+        f"{model}, {written.sessions} answers of {written.tokens // written.sessions} tokens, "
+        f"wal_compression {compression}: {written.whole} whole, {written.tokens_a_row:.1f} tokens a row",
+        f"  WAL: {all_in_all(written.wal)}, {written.images} full-page images in it",
+        f"  disk, log: {all_in_all(written.log)}",
+        f"  disk, all else: {all_in_all(written.rest)}",
     ])  # fmt: skip
 
 

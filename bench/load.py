@@ -52,6 +52,8 @@ class StreamSeen:
     """The time of each read that brought tokens."""
     counts: list[int] = field(default_factory=list)
     """Tokens seen by then."""
+    silence: float = 0.0
+    """The longest time between two reads, keep-alives among them, in seconds."""
     ended: bool = False
     whole: bool = False
     """All tokens came, and their text is the engine's answer."""
@@ -81,6 +83,7 @@ class Reader(asyncio.Protocol):
         self._tail = b""
         self._tail_size = TAIL
         self._count = 0
+        self._last_read = 0.0
         self._reads: list[bytes] = []
         self._take = self._take_gateway if job.key else self._take_engine
 
@@ -116,6 +119,9 @@ class Reader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = time.monotonic() + self._offset
         self._reads.append(data)
+        if self._last_read:
+            self.seen.silence = max(self.seen.silence, now - self._last_read)
+        self._last_read = now
         data = self._tail + data
         self._take(data, now)
         self._tail = data[-self._tail_size :]

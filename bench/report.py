@@ -118,6 +118,18 @@ def _drained(f: dict[str, Any], _: int) -> list[Row]:
     ]
 
 
+def _idle(f: dict[str, Any], _: int) -> list[Row]:
+    head = "2,000 streams that are silent"
+    return [
+        Row(f"{head}: memory each", f"{f['kb_per_stream']:.1f} KB", "≤ 60 KB",
+            f["kb_per_stream"] <= 60),
+        Row(f"{head}: files each", f"{f['files_per_stream']:.2f}"),
+        Row(f"{head}: processor at rest", f"{f['cpu_share']:.0%} of a core"),
+        Row(f"{head}: alive at the end", f"{f['live']:.0f}", "2000", f["live"] == 2000),
+        Row(f"{head}: the longest that one heard nothing", f"{f['silence_max']:.1f} s"),
+    ]  # fmt: skip
+
+
 def _websocket(f: dict[str, Any], _: int) -> list[Row]:
     head = "200 streams of 20 tokens/s, SSE → WebSocket"
     return [
@@ -215,6 +227,7 @@ _KINDS: dict[str, Callable[[dict[str, Any], int], list[Row]]] = {
     "seam": _seam,
     "frozen": _frozen,
     "drained": _drained,
+    "idle": _idle,
     "websocket": _websocket,
     "journal": _journal,
     "processes": _processes,

@@ -36,6 +36,8 @@ BILLING = BillingConf.from_env(env)
 
 DEBUG: bool = env.bool("DEBUG", default=False)
 SECRET_KEY: str = env.str("SECRET_KEY", default="") or stored_secret_key(DATA_DIR)
+# Keys of before: they sign nothing, and what they have signed is still believed.
+SECRET_KEY_FALLBACKS: list[str] = env.list("SECRET_KEY_FALLBACKS", default=[])
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 TRUSTED_PROXIES: list[str] = env.list("TRUSTED_PROXIES", default=[])

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 
 
 def setting(default: Any, help: str) -> Any:
@@ -170,7 +172,8 @@ class StreamingConf:
         "Variants that metrics tell apart, comma-separated; any other name counts as other.",
     )
     metrics_token: str = setting(
-        "", "Bearer token for /metrics; without one only readers on the same machine are answered."
+        "",
+        "Bearer token for /metrics; without one only readers on the same machine are answered. Of several, with commas between them, all are accepted.",
     )
     webhook_private_addresses: bool = setting(
         False,
@@ -197,6 +200,18 @@ class StreamingConf:
         return cls(**values)
 
 
+_in_force: list[StreamingConf] = []
+"""What ``conf`` has found: asking Django each time is felt where streams ask hundreds of times."""
+
+
 def conf() -> StreamingConf:
     """The settings in force."""
-    return settings.STREAMING
+    if not _in_force:
+        _in_force.append(settings.STREAMING)
+    return _in_force[0]
+
+
+@receiver(setting_changed)
+def _changed(setting: str, **_: Any) -> None:
+    if setting == "STREAMING":
+        _in_force.clear()

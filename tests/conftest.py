@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,10 +10,21 @@ import pytest
 from django.apps import apps
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.db.models.signals import post_migrate
+from hypothesis import settings
 
 from tests.stack import Stack
 
+# That an example took long says something of the machine, which may be busy.
+settings.register_profile("gateway", deadline=None)
+settings.load_profile("gateway")
+
 failed = pytest.StashKey[bool]()
+
+
+def pytest_configure() -> None:
+    """Engines, gateways and readers inherit how many files they may have open: as many as is allowed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

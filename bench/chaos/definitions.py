@@ -33,11 +33,11 @@ DEFINITIONS = {
     ),
     "unnoticed": Definition(
         "Unnoticed failovers",
-        "Failovers in whose silence the reader noticed nothing, divided by failovers. A failover is a seam in the middle of an answer because an engine failed or had gone silent (a hedge that won); several attempts without a token between them are one. One after which nothing came counts as noticed. Left out are those during which the reader's own connection was cut, and those before the first token. Where streams that nothing had happened to were silent for as long in the same moment, the machine itself stood still: those noticed failovers are told, and count all the same.",
+        "Failovers in whose silence the reader noticed nothing, divided by failovers. A failover is a seam in the middle of an answer because an engine failed or had gone silent (a hedge that won); several attempts without a token between them are one. One after which nothing came counts as noticed. Left out are those during which the reader's own connection was cut, and those before the reader's first token. Where streams that nothing had happened to were silent for as long in the same moment, the machine itself stood still: those noticed failovers are told, and count all the same.",
     ),
     "seam_gap": Definition(
         "Seam gap",
-        "The silence at a seam beyond the engine's pace, as the reader saw it. Readers note silences from 50 ms beyond the pace; of shorter ones the gateway's own times are taken.",
+        "The silence at a seam beyond the engine's pace, as the reader saw it. Readers note silences from 50 ms beyond the pace; of shorter ones the gateway's own times are taken, up to 50 ms.",
     ),
     "detection": Definition(
         "Detection",
@@ -45,7 +45,7 @@ DEFINITIONS = {
     ),
     "recovery": Definition(
         "Recovery",
-        "From detection to the next durable token, as the gateway and its database noted them. Crashes are killed processes and reset connections.",
+        "From detection to the next durable token, as the gateway and its database noted them. Crashes are killed processes and reset connections. Seams while PostgreSQL was away are told apart, under its name: nothing becomes durable then.",
     ),
     "waste": Definition(
         "Waste",

@@ -14,7 +14,16 @@ from typing import Any
 from bench.chaos.deliveries import Deliveries
 from bench.chaos.evidence import SessionEvidence
 from bench.chaos.records import FaultRecord, Mode, Run, StreamRecord
-from bench.chaos.seams import CRASHES, NOTICED_SECONDS, Faults, Seam, gap_at, origin, seams
+from bench.chaos.seams import (
+    AFTER_FAULT,
+    CRASHES,
+    NOTICED_SECONDS,
+    Faults,
+    Seam,
+    gap_at,
+    origin,
+    seams,
+)
 from bench.chaos.statistics import cumulative, rate, spread, trials_for
 
 BINS = 240
@@ -137,7 +146,9 @@ class Tally:
         self._kinds[seam.kind] += 1
         if seam.kind == "return":  # the reader itself was away
             return
-        if seam.before_first:
+        first, joined = record.first, seam.joined
+        over_before = first is not None and joined is not None and joined < first
+        if seam.before_first or over_before:
             self._before_first_ms.append(((seam.joined or self.run.ended) - seam.began) * 1000)
             return
         gap = gap_at(seam, record.gaps)
@@ -151,7 +162,9 @@ class Tally:
         self._judged[group].append(noticed)
         if seam.is_failover:
             self._grades["lost" if seam.joined is None else seam.grade or "unknown"] += 1
-        fault = seam.fault or seam.kind
+        end = seam.durable or seam.joined or seam.noticed
+        is_unwritten = self.faults.during("postgres_restart", seam.noticed, end, AFTER_FAULT)
+        fault = "postgres_restart" if is_unwritten else seam.fault or seam.kind
         if seam.joined is not None:
             self._seam_ms[fault].append(self._gap_ms(seam, seam.joined, gap and gap.beyond))
         if seam.recovery is not None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.crypto import salted_hmac
@@ -120,9 +121,10 @@ def secret_of(sink: UsageSink) -> str:
 
 
 def secrets(sink: UsageSink) -> list[bytes]:
-    """What messages are signed with: the present secret, and the one before it."""
+    """What messages are signed with: the present secret, and the one before it; by each SECRET_KEY."""
     versions = range(sink.secret_version, max(sink.secret_version - 2, 0), -1)
-    return [_secret(sink.pk, version) for version in versions]
+    keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    return [_secret(sink.pk, version, key) for key in keys for version in versions]
 
 
 def fail(sink: UsageSink, events: int, said: str) -> None:
@@ -130,8 +132,9 @@ def fail(sink: UsageSink, events: int, said: str) -> None:
     open_incident(FAILED, sink.name, data={"kind": sink.kind, "events": events, "said": said})
 
 
-def _secret(sink_id: int, version: int) -> bytes:
-    return salted_hmac("unbroken.usage_sink", f"{sink_id}:{version}", algorithm="sha256").digest()
+def _secret(sink_id: int, version: int, key: str | None = None) -> bytes:
+    what = f"{sink_id}:{version}"
+    return salted_hmac("unbroken.usage_sink", what, secret=key, algorithm="sha256").digest()
 
 
 def _audit(what: str, sink: UsageSink, actor: str, **data: Any) -> None:

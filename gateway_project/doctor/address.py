@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from gateway_project.doctor.certificates import judge_certificate, read_certificate
-from gateway_project.doctor.clocks import offset_of
+from gateway_project.doctor.clocks import offset_of_date
 from gateway_project.doctor.finding import Finding, failure, left_out, note, ok, warning
 from gateway_project.doctor.postgres import judge_clock
 from gateway_project.doctor.public import ANSWER_SECONDS, Public, session
+from streaming.conf import conf
 
 PROXIES = "docs/timeouts.md#the-proxy-in-front"
-DATE_STEP = 1.0
 SUBPROTOCOL = "unbroken.v1"
+LAG_WARNING, LAG_FAILURE = 0.5, 5.0
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -32,7 +35,7 @@ def look(public: Public) -> Iterator[Finding]:
         return
     yield ok("name", f"{public.host} is {', '.join(addresses)}")
     try:
-        certificate = read_certificate(public.url)
+        certificate = read_certificate(public.url, public.tls())
     except OSError as exc:
         yield failure(
             "reachable",
@@ -58,7 +61,7 @@ def look(public: Public) -> Iterator[Finding]:
 async def _all(public: Public) -> list[Finding]:
     found: list[Finding] = []
     try:
-        async with session(keeps=True) as client:
+        async with session(public, keeps=True) as client:
             async for finding in _ask(public, client):
                 found.append(finding)
     except (aiohttp.ClientError, OSError, TimeoutError) as exc:
@@ -79,18 +82,21 @@ async def _ask(public: Public, client: aiohttp.ClientSession) -> AsyncIterator[F
     tracing.on_connection_reuseconn.append(_noting(reused))
     tracing.freeze()
     client.trace_configs.append(tracing)
+    asked_at = time.time()
     status, headers, body = await _get(client, f"{public.url}/healthz")
-    yield judge_health(status, body)
-    if status != 200:
+    # Some keep it for their balancers; the API's document is for everybody.
+    again = await _get(client, f"{public.url}/v1/openapi.json")
+    yield judge_health(status, body, is_api=again[0] == 200 and b"Unbroken" in again[2])
+    if again[0] != 200:
         return
-    await _get(client, f"{public.url}/healthz")
     yield judge_keep_alive(bool(reused))
-    if (offset := offset_of(headers.get("date"))) is not None:
-        whole = max(0.0, abs(offset) - DATE_STEP)
-        yield judge_clock("clock", "the address's", whole if offset > 0 else -whole)
+    if (offset := offset_of_date(headers.get("date"), asked_at)) is not None:
+        yield judge_clock("clock", "the address's", offset)
     yield judge_ready(*await _get(client, f"{public.url}/readyz"))
     status, _, _ = await _get(client, f"{public.url}/metrics")
     yield judge_metrics(status, is_local=public.is_local)
+    if conf().metrics_token:
+        yield await _journal(public, client)
     if public.url.startswith("https:"):
         yield await _redirect(public, client)
     yield await _websocket(public, client)
@@ -98,7 +104,7 @@ async def _ask(public: Public, client: aiohttp.ClientSession) -> AsyncIterator[F
         yield await _preflight(public, client)
 
 
-def _noting(reused: list[bool]):  # type: ignore[no-untyped-def]  # aiohttp's hook has three untyped arguments
+def _noting(reused: list[bool]) -> Callable[..., Awaitable[None]]:
     async def note_reuse(*_: object) -> None:
         reused.append(True)
 
@@ -118,6 +124,18 @@ async def _redirect(public: Public, client: aiohttp.ClientSession) -> Finding:
     except (aiohttp.ClientError, OSError, TimeoutError):
         return ok("redirect", "nothing answers at the http address")
     return judge_redirect(status, headers.get("location", ""))
+
+
+async def _journal(public: Public, client: aiohttp.ClientSession) -> Finding:
+    """What the metrics say of the journal; a proxy may well keep them inside."""
+    headers = {"authorization": f"Bearer {conf().metrics_token}"}
+    async with client.get(f"{public.url}/metrics", headers=headers) as response:
+        lag = re.search(
+            rb"^unbroken_journal_lag_seconds ([\d.eE+-]+)", await response.read(), re.MULTILINE
+        )
+    if lag is None:
+        return left_out("journal", f"/metrics is answered with HTTP {response.status} here")
+    return judge_journal(float(lag[1]))
 
 
 async def _websocket(public: Public, client: aiohttp.ClientSession) -> Finding:
@@ -156,13 +174,20 @@ def judge_alpn(alpn: str) -> Finding:
     )
 
 
-def judge_health(status: int, body: bytes) -> Finding:
+def judge_health(status: int, body: bytes, *, is_api: bool) -> Finding:
+    """``is_api``: whether the API's document is there."""
     try:
         is_ours = status == 200 and json.loads(body).get("status") == "ok"
     except (ValueError, AttributeError):
         is_ours = False
-    if is_ours:
+    if is_ours and is_api:
         return ok("reachable", "a gateway answers")
+    if is_api:
+        return note(
+            "reachable",
+            f"a gateway answers; /healthz is kept from the public (HTTP {status})",
+            "Nothing is wrong with that.",
+        )
     if 300 <= status < 400:
         return failure(
             "reachable",
@@ -177,7 +202,7 @@ def judge_health(status: int, body: bytes) -> Finding:
         )
     return failure(
         "reachable",
-        f"/healthz is answered with HTTP {status}, not by a gateway",
+        f"no gateway answers: HTTP {status} at /healthz",
         "Pass all paths to the gateways.",
     )
 
@@ -216,6 +241,21 @@ def judge_metrics(status: int, *, is_local: bool) -> Finding:
             "metrics", "/metrics is open to everybody", "Set METRICS_TOKEN.", "docs/metrics.md"
         )
     return ok("metrics", f"/metrics is answered with HTTP {status} without the token")
+
+
+def judge_journal(lag: float) -> Finding:
+    """``lag``: seconds for which the oldest row waits to become durable."""
+    seen = f"its oldest row waits for {lag:.2f} s"
+    if lag > LAG_FAILURE:
+        return failure(
+            "journal",
+            f"{seen}: readers see answers stand still",
+            "See the database's commit time and log.",
+            "docs/metrics.md",
+        )
+    if lag > LAG_WARNING:
+        return warning("journal", seen, "See the database's commit time.", "docs/metrics.md")
+    return ok("journal", seen)
 
 
 def judge_redirect(status: int, location: str) -> Finding:

@@ -47,7 +47,7 @@ async def look(public: Public) -> list[Finding]:
     if not public.asks_engine:
         return [left_out("answer", "--no-answer")]
     try:
-        async with asyncio.timeout(SECONDS), session() as client:
+        async with asyncio.timeout(SECONDS), session(public) as client:
             return [finding async for finding in _ask(public, client)]
     except TimeoutError:
         return [

@@ -29,14 +29,16 @@ class Certificate:
 
 
 def read_certificate(url: str, context: ssl.SSLContext | None = None) -> Certificate | None:
-    """None for an address without TLS. Raises ``OSError`` when nothing answers there."""
+    """None for an address without TLS. Raises ``OSError`` when nothing answers there.
+
+    ``context`` is changed: it offers HTTP/2 from then on.
+    """
     parts = urlsplit(url)
     if parts.scheme != "https":
         return None
     host = parts.hostname or ""
     asking = context or ssl.create_default_context()
-    if context is None:  # a node's own context is not ours to change
-        asking.set_alpn_protocols(["h2", "http/1.1"])
+    asking.set_alpn_protocols(["h2", "http/1.1"])
     with socket.create_connection((host, parts.port or 443), CONNECT_SECONDS) as plain:
         try:
             with asking.wrap_socket(plain, server_hostname=host) as secured:

@@ -157,7 +157,7 @@ def judge_files(soft: int, hard: int, gateways: list[Process]) -> Iterator[Findi
             "descriptors",
             f"{seen}; {FILES} are wanted",
             f"LimitNOFILE={FILES} in the systemd unit, `nofile` in limits.conf, or --ulimit of the container.",
-            "deploy/limits",
+            "deploy/limits.conf",
         )
     elif 0 <= soft < FILES:
         yield note(

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from django.conf import settings
 
 from gateway_project.doctor.certificates import Certificate, judge_certificate, read_certificate
-from gateway_project.doctor.clocks import offset_of
+from gateway_project.doctor.clocks import offset_of_date
 from gateway_project.doctor.finding import Finding, failure, note, ok, warning
 from gateway_project.doctor.postgres import is_reachable, judge_clock
 from streaming.conf import conf
+from streaming.core.chunks import Sampling
 from streaming.core.failures import AttemptFailed, RejectedByEngine
 from streaming.core.nodes import NodeOptions, parse_engine_nodes
 from streaming.engines.access import Access, ask
-from streaming.engines.base import NodeReport
+from streaming.engines.base import Dialect, Generation, NodeReport
 from streaming.engines.credentials import CredentialMissing, Credentials
 from streaming.engines.http import EngineClient, engine_client
 from streaming.engines.registry import dialect_for
+from streaming.engines.stream import PLAIN_TOKEN
 from streaming.models import InferenceNode, ModelAlias
 
 PROBE_TEXT = "Größe, naïveté, 東京で 3.14 ≠ 22/7, 🫠👩‍🚀\n\tdef f(x):  return x**2"
 """Accents, scripts, emoji of several tokens, runs of blanks: where tokenizers differ."""
 DOC = "docs/engines.md"
-DATE_STEP = 1.0
-"""A Date header has whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Answer:
     report: NodeReport | None = None
     prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
     build: str = ""
+    refuses_priority: str = ""
+    """Its words, where it is told to be asked with priorities and refuses them."""
     clock_offset: float | None = None
     certificate: Certificate | None = None
 
@@ -108,6 +113,8 @@ async def _ask(client: EngineClient, target: Target) -> Answer:
         for model in answer.report.models:
             message = {"role": "user", "content": PROBE_TEXT}
             answer.prompts[model] = tuple(await dialect.render(model, [message]))
+        if target.options.priority == "on":
+            answer.refuses_priority = await _refusal_of_priority(dialect, answer.report)
         access = Access(client, target.base_url, target.options)
         answer.clock_offset, answer.build = await _about(access, target.dialect)
         answer.certificate = await asyncio.to_thread(
@@ -118,10 +125,26 @@ async def _ask(client: EngineClient, target: Target) -> Answer:
     return answer
 
 
+async def _refusal_of_priority(dialect: Dialect, report: NodeReport) -> str:
+    """Have it generate one token with a priority; why it does not. Raises ``AttemptFailed``."""
+    generation = Generation(
+        model=next(iter(report.models), ""), prompt=[PLAIN_TOKEN], max_tokens=1, min_tokens=0,
+        sampling=Sampling(0), request_id=f"doctor-{uuid4().hex}", priority=1,  # 0 is what every request has
+    )  # fmt: skip
+    try:
+        async with aclosing(dialect.generate(generation)) as stream:
+            async for _ in stream:
+                pass
+    except RejectedByEngine as exc:
+        return str(exc)
+    return ""
+
+
 async def _about(access: Access, dialect: str) -> tuple[float | None, str]:
     """How far its clock is off, and what says which build it is."""
+    asked_at = time.time()
     told = await ask(access, "GET", "/props" if dialect == "llamacpp" else "/version")
-    offset = offset_of(told.headers.get("date"))
+    offset = offset_of_date(told.headers.get("date"), asked_at)
     try:
         about: Any = told.json() if told.status_code == 200 else {}
     except ValueError:
@@ -167,19 +190,16 @@ def judge_node(answer: Answer) -> Iterator[Finding]:
     yield ok(target.name, f"{target.dialect}{build} serves {models or 'nothing'}{state}")
     if answer.trouble:
         yield warning(target.name, f"answers in part: {answer.trouble}", "See its log.", DOC)
-    yield from _judge_abilities(target, report)
+    yield from _judge_abilities(answer, target, report)
     if answer.clock_offset is not None:
-        # Its certificate and tokens of clouds go by it; a second is what the header rounds.
-        off = max(0.0, abs(answer.clock_offset) - DATE_STEP)
-        sign = -1 if answer.clock_offset < 0 else 1
-        clock = judge_clock(target.name, "its", sign * off)
+        clock = judge_clock(target.name, "its", answer.clock_offset)
         if clock.advice:
             yield clock
     if answer.certificate is not None:
         yield judge_certificate(target.name, answer.certificate)
 
 
-def _judge_abilities(target: Target, report: NodeReport) -> Iterator[Finding]:
+def _judge_abilities(answer: Answer, target: Target, report: NodeReport) -> Iterator[Finding]:
     can, name = report.can, target.name
     if not report.models:
         yield failure(name, "serves no model", "See how it was started.", DOC)
@@ -188,6 +208,13 @@ def _judge_abilities(target: Target, report: NodeReport) -> Iterator[Finding]:
             name,
             "neither takes nor tells token ids: no answer on it is continued exactly",
             "A newer engine, or ?continuation=text&template=… for it.",
+            DOC,
+        )
+    if answer.refuses_priority:
+        yield failure(
+            name,
+            f"is asked with priorities (priority=on) and refuses them: {answer.refuses_priority}",
+            "--scheduling-policy priority (vLLM), or priority=off.",
             DOC,
         )
     lacks = []

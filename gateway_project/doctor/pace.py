@@ -135,6 +135,18 @@ def judge_cuts(
     if any(one.stopped for one in (busy, *silent)):
         yield note("cut-off", "a gateway process was being stopped meanwhile", "Run it again.")
         return
+    unopened = [one for one in (busy, *silent) if one.opened is None]
+    if unopened:
+        why = unopened[0].trouble or f"HTTP {unopened[0].status}"
+        yield warning(
+            "cut-off",
+            f"{len(unopened)} of {len(silent) + 1} streams did not begin: {why}",
+            "Run it again when there is less to do; see limits on connections of one client.",
+            PROXIES,
+        )
+    silent = [one for one in silent if one.opened is not None]
+    if busy.opened is None or not silent:
+        return
     total = None if busy.whole else busy.over
     yield _judge_total(busy, total, longest_answer)
     yield _judge_idle(silent, total, silence)
@@ -146,7 +158,7 @@ def _judge_total(busy: Course, total: float | None, longest_answer: float) -> Fi
     if total is None:
         return failure(
             "total cut-off",
-            f"a stream was forgotten on the way: not a byte more within {busy.wanted + 10:g} s",
+            f"a stream was forgotten on the way: neither an end nor a cut came, long after its {busy.wanted:g} s",
             "See the proxies in between.",
             PROXIES,
         )
@@ -162,7 +174,7 @@ def _judge_total(busy: Course, total: float | None, longest_answer: float) -> Fi
 def _judge_idle(silent: Sequence[Course], total: float | None, silence: float) -> Finding:
     borne = [one.wanted for one in silent if one.whole]
     cut = [
-        one.over for one in silent
+        one.over - one.last for one in silent
         if not one.whole and one.over is not None and (total is None or one.over < total - SAME)
     ]  # fmt: skip
     forgotten = [one.wanted for one in silent if not one.whole and one.over is None]

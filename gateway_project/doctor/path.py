@@ -15,14 +15,15 @@ import aiohttp
 from gateway_project.doctor import answer, pace
 from gateway_project.doctor.finding import Finding, failure, left_out, ok, warning
 from gateway_project.doctor.gateways import live_count
+from gateway_project.doctor.postgres import judge_clock
 from gateway_project.doctor.public import ANSWER_SECONDS, Course, Public, follow, session
 from streaming.conf import conf
 
 PACE_SECONDS, PACE_INTERVAL = 2.0, 0.1
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 """The silences that are tried, of the patience there is."""
-LEAVE_SECONDS = 5.0
-ASKS = 40
+LEAVE_SECONDS = 10.0
+ASKS = 60
 
 
 def limit(public: Public) -> float:
@@ -71,7 +72,7 @@ async def _all(public: Public) -> list[Finding]:
 async def _key_is_refused(public: Public) -> Finding | None:
     try:
         async with (
-            session() as client,
+            session(public) as client,
             client.get(f"{public.url}/v1/models", headers=public.headers) as response,
         ):
             status, body = response.status, await response.read()
@@ -125,6 +126,11 @@ def _judge_first(public: Public, first: Course, sent: dict[str, str]) -> list[Fi
                 pace.PROXIES,
             )
         ]
+    clock = (
+        []
+        if first.clock_offset is None
+        else [judge_clock("gateway clock", "X-Server-Time's", first.clock_offset)]
+    )
     return [
         pace.judge_buffering(first),
         pace.judge_compression(first.headers),
@@ -133,6 +139,7 @@ def _judge_first(public: Public, first: Course, sent: dict[str, str]) -> list[Fi
         pace.judge_whom(
             first.opened, is_https=public.url.startswith("https:"), is_local=public.is_local
         ),
+        *clock,
     ]
 
 
@@ -148,7 +155,7 @@ async def _body(public: Public) -> list[Finding]:
     headers = {**public.headers, "content-type": "application/json"}
     try:
         async with (
-            session() as client,
+            session(public) as client,
             client.post(
                 f"{public.url}/v1/chat/completions", data=body, headers=headers,
                 timeout=aiohttp.ClientTimeout(total=60),
@@ -180,7 +187,7 @@ async def _socket(public: Public) -> list[Finding]:
     try:
         async with (
             asyncio.timeout(ANSWER_SECONDS),
-            session() as client,
+            session(public) as client,
             client.ws_connect(f"{public.url}/ws/chat/", headers=public.headers) as socket,
         ):
             await socket.send_str('{"type": "ping"}')
@@ -211,7 +218,7 @@ async def _disconnect(public: Public, met: Counter[int]) -> list[Finding]:
         return [left_out("disconnect", course.trouble or f"HTTP {course.status}")]
     told: dict[str, Any] = {"state": "unknown", "seconds": None}
     until = time.monotonic() + LEAVE_SECONDS
-    async with session() as client:
+    async with session(public) as client:
         for _ in range(ASKS):
             said = await _ended(public, client, course.opened["id"])
             if said:

@@ -13,6 +13,7 @@ import psycopg
 from django.conf import settings
 
 from gateway_project.checks import behind_pooler
+from gateway_project.doctor.clocks import difference
 from gateway_project.doctor.finding import Finding, failure, left_out, note, ok, warning
 from streaming.runtime.gateway import POOL_SIZE, UPKEEP_SIZE
 from streaming.runtime.journal import FLUSH_SECONDS
@@ -77,11 +78,13 @@ class Server:
 
 def is_reachable() -> bool:
     """Whether the database lets us in."""
+    if not settings.DATABASE_URL:
+        return False
     try:
         psycopg.connect(settings.DATABASE_URL, connect_timeout=CONNECT_SECONDS).close()
     except psycopg.Error:
         return False
-    return bool(settings.DATABASE_URL)
+    return True
 
 
 def look() -> Iterator[Finding]:
@@ -118,7 +121,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
     commits = [] if in_recovery else [_timed(connection, _COMMIT) for _ in range(COMMITS)]
     before = time.time()
     (theirs,) = _row(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
-    ours = (before + time.time()) / 2
+    after = time.time()
     found = connection.execute(
         "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY(%s)",
         (list(_SETTINGS),),
@@ -132,7 +135,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         round_trip=statistics.median(trips),
         commit=statistics.median(commits) if commits else None,
         settings=dict(found),
-        clock_offset=theirs - ours,
+        clock_offset=difference(theirs, before, after),
         connections=connections,
         oldest_transaction=oldest,
         in_recovery=in_recovery,
@@ -347,7 +350,12 @@ def _judge_standbys(server: Server) -> Finding:
 
 def judge_clock(check: str, whose: str, offset: float) -> Finding:
     """``offset``: theirs less ours, in seconds."""
-    seen = f"{whose} clock is {abs(offset):.3f} s {'ahead of' if offset > 0 else 'behind'} ours"
+    way = "ahead of" if offset > 0 else "behind"
+    seen = (
+        f"{whose} clock is {abs(offset):.1f} s {way} ours"
+        if offset
+        else f"{whose} clock is as ours"
+    )
     if abs(offset) > CLOCK_FAILURE:
         return failure(check, seen, "Keep both clocks by NTP (chrony); tokens expire by them.")
     if abs(offset) > CLOCK_WARNING:

@@ -13,6 +13,7 @@ import redis
 from channels.layers import get_channel_layer
 from django.conf import settings
 
+from gateway_project.doctor.clocks import difference
 from gateway_project.doctor.finding import Finding, failure, note, ok, warning
 from gateway_project.doctor.postgres import judge_clock
 
@@ -75,10 +76,12 @@ def read_server(connection: redis.Redis) -> Server:
         trips.append(time.perf_counter() - began)
     before = time.time()
     seconds, micros = connection.time()
-    ours = (before + time.time()) / 2
+    after = time.time()
     info: Any = connection.info()
     return Server(
-        round_trip=statistics.median(trips), clock_offset=seconds + micros / 1e6 - ours, info=info
+        round_trip=statistics.median(trips),
+        clock_offset=difference(seconds + micros / 1e6, before, after),
+        info=info,
     )
 
 

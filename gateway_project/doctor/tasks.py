@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import redis
 from django.conf import settings
+from kombu.exceptions import KombuError
 
 from gateway_project.celery import EVERY_SECONDS, app
 from gateway_project.doctor.finding import Finding, failure, left_out, ok, warning
@@ -46,7 +47,7 @@ def look() -> Iterator[Finding]:
         with client() as connection:
             queue: int | None = connection.llen(settings.CELERY_TASK_DEFAULT_QUEUE)
         workers = sorted({name for reply in _ping() for name in reply})
-    except (redis.RedisError, OSError):
+    except (redis.RedisError, KombuError, OSError):
         yield left_out("worker", "Redis does not answer")
         queue, workers = None, []
     else:

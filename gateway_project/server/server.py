@@ -24,6 +24,7 @@ import daphne.server  # installs Twisted's asyncio reactor: before any other imp
 from twisted.internet import reactor as twisted_reactor
 from twisted.logger import globalLogBeginner
 
+from gateway_project.server.inbox import Inbox
 from gateway_project.server.protocols import (
     GatewayChannel,
     GatewayHTTPFactory,
@@ -209,8 +210,8 @@ class GatewayServer(daphne.server.Server):
                 self.application_close_timeout, self._kill, protocol, task
             )
 
-    def create_application(self, protocol: Any, scope: dict[str, Any]) -> asyncio.Queue[Any] | None:
-        """Start the application for ``protocol``; returns its input queue."""
+    def create_application(self, protocol: Any, scope: dict[str, Any]) -> Inbox | None:
+        """Start the application for ``protocol``; returns what it is told by."""
         details = self.connections.get(protocol)
         if details is None or "disconnected" in details:
             return None
@@ -220,12 +221,12 @@ class GatewayServer(daphne.server.Server):
         scope["extensions"] = {SOCKET_EXTENSION: ConnectionSocket(transport)}
         if getattr(protocol, "is_forwarded", False):
             scope["extensions"][FORWARDED_EXTENSION] = {}
-        queue: asyncio.Queue[Any] = asyncio.Queue()
+        inbox = Inbox()
         send = functools.partial(self.handle_reply, protocol)
-        task = self._loop.create_task(_run(self.application, scope, queue.get, send))
+        task = self._loop.create_task(_run(self.application, scope, inbox.get, send))
         details["application_instance"] = task
         task.add_done_callback(functools.partial(self._application_done, protocol))
-        return queue
+        return inbox
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         """ASGI ``send``: returns once less than ``HIGH_WATER`` waits in our buffers.

@@ -7,7 +7,6 @@ read holds kilobytes, not megabytes, and "written" stays close to "delivered".
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import socket
 import struct
@@ -18,6 +17,8 @@ from typing import Any
 
 from twisted.internet import error, interfaces, tcp
 from zope.interface import implementer
+
+from gateway_project.server.inbox import Waiters
 
 # Bytes in user space above which ``send()`` waits.
 HIGH_WATER = 8 * 1024
@@ -48,30 +49,29 @@ class WriteGate:
     so that nobody waits for a peer that is gone.
     """
 
-    __slots__ = ("_lost", "_open")
+    __slots__ = ("_lost", "_waiters", "is_open")
 
     def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
+        self.is_open = True
         self._lost = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._open.is_set()
+        self._waiters = Waiters()
 
     async def wait(self) -> None:
-        await self._open.wait()
+        """Return when it is open."""
+        if not self.is_open:
+            await self._waiters.wait()
 
     def pauseProducing(self) -> None:
         if not self._lost:
-            self._open.clear()
+            self.is_open = False
 
     def resumeProducing(self) -> None:
-        self._open.set()
+        self.is_open = True
+        self._waiters.wake()
 
     def stopProducing(self) -> None:
         self._lost = True
-        self._open.set()
+        self.resumeProducing()
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,8 @@ class AnswerStream:
                             self._end = "whole"
                             self._raise_error(piece.terminal)
                     # After tokens too: news that came while they were sent wakes nobody again.
-                    await self._send(self._due_controls())
+                    if controls := self._due_controls():
+                        await self._send(controls)
                     if told := self._due_quality(loop.time()):
                         await self._send(told)
                     self._look_at_state()
@@ -176,9 +177,9 @@ class AnswerStream:
             raise error_from_openai(error)
 
     def _recovered(self) -> None:
-        if self._attachment.state is SessionState.RECOVERING:
-            return  # these tokens are from before the failure
-        if self._pinging and self._keep_alive is not None:
+        if not self._pinging or self._keep_alive is None:
+            return
+        if self._attachment.state is not SessionState.RECOVERING:  # else they are from before it
             self._pinging = False
             self._keep_alive.change(self._quality.heartbeat, KEEPALIVE)
 

@@ -13,6 +13,7 @@ import orjson
 
 from streaming.consumers.base import StreamConsumer, sse_headers
 from streaming.consumers.openai import request_principal
+from streaming.consumers.page import PageRequest
 from streaming.consumers.request import Request
 from streaming.errors import InvalidRequest
 from streaming.runtime.gateway import current
@@ -70,7 +71,7 @@ class DiagnosticStreamConsumer(StreamConsumer):
             "instance": instance_id,
             "server_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "client": request.client,
-            "scheme": self.scope.get("scheme", "http"),
+            "scheme": PageRequest(self.scope).scheme,  # as a trusted proxy says
             "http_version": self.scope.get("http_version", ""),
             "headers": {
                 name: value[:TOLD_CHARACTERS]

@@ -39,14 +39,14 @@ class MetricsConsumer(StreamConsumer):
 
     def _refusal(self, request: Request) -> tuple[int, str] | None:
         """Status and words for who may not read this."""
-        token = conf().metrics_token
-        if not token:
+        tokens = [token.strip() for token in conf().metrics_token.split(",") if token.strip()]
+        if not tokens:
             if _asks_from_here(self.scope, request):
                 return None
             return 403, "Without a METRICS_TOKEN only readers on the same machine are answered.\n"
         scheme, _, given = (request.header("authorization") or "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(
-            given.strip().encode(), token.encode()
+        if scheme.lower() == "bearer" and any(
+            hmac.compare_digest(given.strip().encode(), token.encode()) for token in tokens
         ):
             return None
         return 401, "Authorization: Bearer METRICS_TOKEN is needed.\n"

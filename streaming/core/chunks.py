@@ -48,3 +48,8 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether what has been generated counts against tokens that come."""
+        return bool(self.presence_penalty or self.frequency_penalty)

@@ -23,6 +23,12 @@ class SSEParser:
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete now. Raises ``EventTooLong``."""
         buffer = self._buffer + data if self._buffer else data
+        if buffer.startswith(b"data: ") and buffer.endswith(b"\n\n"):
+            # What engines send nearly always: whole events of one line each.
+            payloads = buffer[6:-2].split(b"\n\ndata: ")
+            if buffer.count(b"\n") == 2 * len(payloads) and b"\r" not in buffer:
+                self._buffer = b""
+                return payloads
         if b"\r" in buffer:
             # A CR at the very end may be the first half of CRLF: it stays for the next call.
             tail = b"\r" if buffer.endswith(b"\r") else b""

@@ -15,12 +15,10 @@ from streaming.core.nodes import NodeOptions, check_address
 from streaming.engines.credentials import CredentialMissing, Credentials
 from streaming.engines.http import (
     EngineClient,
-    Stream,
     parsed,
     raise_for_status,
     translated_errors,
 )
-from streaming.engines.sockets import Watch
 
 # What an engine answers for a call that its flags have left out.
 NOT_OFFERED = frozenset({403, 404, 405, 501})
@@ -53,37 +51,6 @@ class Access:
         raise_for_status(status, self.credentials.redacted(body), headers)
 
 
-@asynccontextmanager
-async def stream_post(
-    access: Access, path: str, body: Mapping[str, Any], headers: Mapping[str, str], watch: Watch
-) -> AsyncIterator[AsyncIterator[bytes]]:
-    """POST and hand over the body, as it comes in, once the status is good.
-
-    Raises ``AttemptFailed``, with the evidence of its connection, or ``RejectedByEngine``; leaving
-    the block closes the connection, which aborts the request at the engine.
-    """
-    client = access.client
-    watch.limit = client.longest_silence
-    try:
-        with translated_errors():
-            reply = await client.post(
-                access.base_url + path, orjson.dumps(body), {**access.headers(), **headers}
-            )
-            try:
-                if reply.status != 200:
-                    access.refuse(reply.status, await _limited_body(reply), reply.headers)
-                with client.guard.over(watch, reply.connection):
-                    yield aiter(reply)
-            finally:
-                await reply.aclose()
-    except AttemptFailed as failure:
-        failure.evidence = {**watch.facts(), **failure.evidence}
-        if watch.was_cut:
-            silence = f"not a byte for {watch.limit:g} s: the connection is cut"
-            raise AttemptFailed(Cause.STALLED, silence, evidence=failure.evidence) from failure
-        raise
-
-
 async def ask(
     access: Access,
     method: str,
@@ -108,7 +75,7 @@ async def call(
     *,
     timeout: float = 10.0,
 ) -> Any:
-    """A short request; the JSON of the answer. Raises as ``stream_post`` does."""
+    """A short request; the JSON of the answer. Raises ``AttemptFailed`` or ``RejectedByEngine``."""
     response = await ask(access, method, path, body, timeout=timeout)
     if response.status_code != 200:
         access.refuse(response.status_code, response.content, response.headers)
@@ -149,9 +116,10 @@ async def check_health(access: Access, timeout: float) -> None:
         raise AttemptFailed(Cause.BAD_STATUS, f"/health: HTTP {response.status_code}")
 
 
-async def _limited_body(reply: Stream) -> bytes:
+async def limited(data: AsyncIterator[bytes]) -> bytes:
+    """As much of an error's body as is worth reading."""
     body = b""
-    async for part in reply:
+    async for part in data:
         body += part
         if len(body) > 16 * 1024:
             break

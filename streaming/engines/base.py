@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -21,7 +21,7 @@ class Generation:
 
     ``prompt``: token ids, or text for nodes that take none, answer so far included.
     ``max_tokens``: None means as much as fits. ``produced``: how often each token id occurs in the
-    answer so far, for penalties that an engine counts over its own output only.
+    answer so far, for penalties that an engine counts over its own output only; empty without any.
     ``prompt_cache``: whether the engine may use what it kept of other requests.
     ``priority``: lower is sooner; None where the node does not schedule by it.
     ``request_id`` carries the attempt's number: engines abort by id. ``traceparent``: the context of its
@@ -89,6 +89,17 @@ class NodeReport:
     slots: int | None = None
 
 
+class TokenStream(Protocol):
+    """What one attempt brings, by ``async for``."""
+
+    def __aiter__(self) -> AsyncIterator[list[TokenChunk]]: ...
+
+    def __anext__(self) -> Awaitable[list[TokenChunk]]: ...
+
+    async def aclose(self) -> None:
+        """Close its connection. Whoever leaves it before its end, or its failure, has to."""
+
+
 class Dialect(Protocol):
     """One engine's way of speaking HTTP. One object per node; holds no per-request state.
 
@@ -135,11 +146,10 @@ class Dialect(Protocol):
     async def ends_whole(self, token_ids: Sequence[int]) -> bool:
         """Whether the text of these tokens ends with a whole character."""
 
-    def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
+    def generate(self, generation: Generation) -> TokenStream:
         """Stream the attempt; each item is what one network read brought.
 
-        The last chunk has a finish reason; afterwards the generator may still read the usage.
-        Closing it closes the connection.
+        The last chunk has a finish reason; afterwards it may still read the usage.
         """
 
     async def abort(self, request_ids: Sequence[str]) -> bool:

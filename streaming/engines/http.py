@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 import ssl
@@ -33,6 +32,7 @@ from streaming.engines.sockets import (
     HAS_TCP_INFO,
     EngineConnection,
     SilenceGuard,
+    Watch,
     error_facts,
     set_options,
 )
@@ -101,20 +101,23 @@ class EngineClient:
             trust_env=False,
         )
 
-    async def post(self, url: str, content: bytes, headers: Mapping[str, str]) -> Stream:
-        """The open reply, once its head is there. The caller closes it."""
+    async def post(
+        self, url: str, content: bytes, headers: Mapping[str, str], watch: Watch
+    ) -> Stream:
+        """The open reply, once its head is there. The caller closes it, and ends ``watch``."""
         headers = {**_HEADERS, "content-type": "application/json", **headers}
-        async with asyncio.timeout(self.longest_silence):
-            if self._connector is None:
-                request = httpx.Request("POST", url, content=content, headers=headers)
-                return _Carried(await self.names.handle_async_request(request))
-            target = self._target(url)
-            host, hostname = self.names.of(target.netloc)
-            head = request_head(target.path, host, headers, len(content))
-            connection = await self._connector.take(target.origin, self._connect_timeout, hostname)
-            return await _Wired.asked(
-                self._connector, target.origin, connection, head + content, self._read_timeout
-            )
+        if self._connector is None:
+            request = httpx.Request("POST", url, content=content, headers=headers)
+            return _Carried(await self.names.handle_async_request(request))
+        target = self._target(url)
+        host, hostname = self.names.of(target.netloc)
+        head = request_head(target.path, host, headers, len(content))
+        connection = await self._connector.take(target.origin, self._connect_timeout, hostname)
+        watch.limit = self.longest_silence
+        self.guard.begin(watch, connection)
+        return await _Wired.asked(
+            self._connector, target.origin, connection, head + content, self._read_timeout
+        )
 
     def _target(self, url: str) -> _Target:
         target = self._targets.get(url)
@@ -241,8 +244,16 @@ def translated_errors() -> Iterator[None]:
     """Turn transport errors into ``AttemptFailed``."""
     try:
         yield
-    except (httpx.HTTPError, httpx.StreamError, ClientError, OSError) as exc:
-        raise AttemptFailed(_transport_cause(exc), _words(exc), evidence=error_facts(exc)) from exc
+    except TRANSPORT_ERRORS as exc:
+        raise transport_failure(exc) from exc
+
+
+TRANSPORT_ERRORS = (httpx.HTTPError, httpx.StreamError, ClientError, OSError)
+
+
+def transport_failure(exc: Exception) -> AttemptFailed:
+    """What one of them means."""
+    return AttemptFailed(_transport_cause(exc), _words(exc), evidence=error_facts(exc))
 
 
 _CAUSES: tuple[tuple[Cause, tuple[type[BaseException], ...]], ...] = (
@@ -279,14 +290,28 @@ def expected_shape() -> Iterator[None]:
     """Around code that takes an engine's JSON apart: another shape fails the attempt."""
     try:
         yield
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as exc:
-        raise AttemptFailed(Cause.MALFORMED, f"not of the expected shape: {exc!r}") from exc
+    except OTHER_SHAPES as exc:
+        raise other_shape(exc) from exc
+
+
+OTHER_SHAPES = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+
+
+def other_shape(exc: Exception) -> AttemptFailed:
+    """What one of them means there."""
+    failure = AttemptFailed(Cause.MALFORMED, f"not of the expected shape: {exc!r}")
+    failure.__cause__ = exc
+    return failure
 
 
 def token_ids(value: Any) -> list[int]:
     """A list of token ids. Raises ``ValueError`` for anything else."""
-    if type(value) is list and all(type(i) is int and 0 <= i < 2**31 for i in value):
-        return value
+    if type(value) is list:
+        for i in value:  # comes with every token: a generator would cost as much as its JSON
+            if type(i) is not int or not 0 <= i < 2**31:
+                break
+        else:
+            return value
     raise ValueError(f"not token ids: {value!r:.80}")
 
 

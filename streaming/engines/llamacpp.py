@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,7 +18,14 @@ from streaming.core.chunks import UNKNOWN_ID, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.core.nodes import NodeOptions
 from streaming.engines.access import Access, ask, call, check_health, optional, within
-from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
+from streaming.engines.base import (
+    Capabilities,
+    Figures,
+    Generation,
+    Message,
+    NodeReport,
+    TokenStream,
+)
 from streaming.engines.exposition import Reader, count
 from streaming.engines.http import (
     EngineClient,
@@ -29,7 +36,7 @@ from streaming.engines.http import (
     text_of,
     token_ids,
 )
-from streaming.engines.stream import chunks_of, event_of, one_token, takes_token_ids
+from streaming.engines.stream import Chunks, event_of, one_token, takes_token_ids
 
 FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
 EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
@@ -132,11 +139,9 @@ class LlamaCpp:
     async def ends_whole(self, token_ids: Sequence[int]) -> bool:
         return True  # no event comes out inside a character, and each has one token
 
-    def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
+    def generate(self, generation: Generation) -> TokenStream:
         reader = _EventReader(generation, self._all_ids)
-        return chunks_of(
-            self._access, "/completion", _body(generation), _HEADERS, reader, generation
-        )
+        return Chunks(self._access, "/completion", _body(generation), _HEADERS, reader, generation)
 
     async def _all_ids(self, text: str, ids: list[int], count: int) -> list[int]:
         """The ids of the ``count`` tokens behind ``text``, of which the engine told ``ids``."""

@@ -207,16 +207,16 @@ class SilenceGuard:
     def __repr__(self) -> str:
         return f"<SilenceGuard of {len(self._watches)} connections>"
 
-    def over(self, watch: Watch, connection: EngineConnection | None) -> _Watching:
-        """Within it ``watch`` is of ``connection``, which is looked at too."""
-        return _Watching(self, watch, connection)
-
-    def add(self, watch: Watch) -> None:
+    def begin(self, watch: Watch, connection: EngineConnection) -> None:
+        """From now on ``watch`` is of ``connection``, which is looked at too."""
+        watch.begin(connection)
         self._watches.add(watch)
         if self._timer is None:
             self._wait()
 
-    def discard(self, watch: Watch) -> None:
+    def end(self, watch: Watch, error: BaseException | None) -> None:
+        """See ``Watch.end``. Does nothing for one that was never begun."""
+        watch.end(error)
         self._watches.discard(watch)
 
     def _wait(self) -> None:
@@ -228,23 +228,3 @@ class SilenceGuard:
             watch.check()
         if self._watches:
             self._wait()
-
-
-class _Watching:
-    __slots__ = ("_connection", "_guard", "_watch")
-
-    def __init__(
-        self, guard: SilenceGuard, watch: Watch, connection: EngineConnection | None
-    ) -> None:
-        self._guard = guard
-        self._watch = watch
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        if self._connection is not None:
-            self._watch.begin(self._connection)
-            self._guard.add(self._watch)
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._watch.end(error)
-        self._guard.discard(self._watch)

@@ -1,6 +1,6 @@
 """Spare connections: made before they are needed, so that a seam waits for none to be made.
 
-Making a connection is a third of our own work for an attempt, more with TLS, and a node that dies
+Making a connection is most of our own work for asking an engine, more with TLS, and a node that dies
 takes all its streams to the other nodes at once.
 """
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from uuid import uuid4
+
+import orjson
 
 from streaming.conf import conf
 from streaming.core.chunks import UNKNOWN_ID, Sampling, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.sse import EventTooLong, SSEParser
-from streaming.engines.access import Access, stream_post
+from streaming.engines.access import Access, limited
 from streaming.engines.base import Dialect, Generation
-from streaming.engines.http import expected_shape, parsed, raise_for_error, translated_errors
+from streaming.engines.http import (
+    OTHER_SHAPES,
+    TRANSPORT_ERRORS,
+    Stream,
+    other_shape,
+    parsed,
+    raise_for_error,
+    transport_failure,
+)
 
 
 class EventReader(Protocol):
@@ -27,43 +37,128 @@ class EventReader(Protocol):
         """Add the chunks of some events to ``chunks``, up to the one that fails."""
 
 
-async def chunks_of(
-    access: Access,
-    path: str,
-    body: Mapping[str, Any],
-    headers: Mapping[str, str],
-    reader: EventReader,
-    generation: Generation,
-) -> AsyncGenerator[list[TokenChunk]]:
-    """See ``Dialect.generate``: one list of chunks for what each network read brought."""
-    parser = SSEParser()
-    begun = False
-    watch = generation.watch
-    if generation.traceparent:
-        headers = {**headers, "traceparent": generation.traceparent}
-    async with stream_post(access, path, body, headers, watch) as stream:
-        with translated_errors():
-            async for data in stream:
-                try:
-                    payloads = parser.feed(data)
-                except EventTooLong as exc:
-                    raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
-                chunks: list[TokenChunk] = []
-                try:
-                    with expected_shape():
-                        await reader.read(payloads, chunks)
-                except (AttemptFailed, RejectedByEngine):
-                    # Tokens that came together with an error have come all the same.
-                    if chunks:
-                        yield chunks
-                    raise
-                if chunks:
-                    if not begun:
-                        begun = True
-                        watch.limit = conf().engine_silence
-                    yield chunks
-        if not reader.finished:
+class Chunks:
+    """See ``Dialect.generate``: one list of chunks for what each network read brought.
+
+    No generator: those that a failure has to leave one after the other, with all that they hold
+    open, cost more than what is done in them, and a node that dies ends hundreds at once.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        reader: EventReader,
+        generation: Generation,
+    ) -> None:
+        if generation.traceparent:
+            headers = {**headers, "traceparent": generation.traceparent}
+        self._request: tuple[str, Mapping[str, Any], Mapping[str, str]] | None = (
+            path,
+            body,
+            headers,
+        )
+        """None once it has been sent: nobody needs the prompt in this shape any more."""
+        self._access = access
+        self._reader = reader
+        self._watch = generation.watch
+        self._parser = SSEParser()
+        self._reply: Stream | None = None
+        self._data: AsyncIterator[bytes]
+        self._has_begun = False
+        self._is_over = False
+        self._failure: AttemptFailed | RejectedByEngine | None = None
+        """What came together with the chunks that were given last."""
+
+    def __repr__(self) -> str:
+        return f"<Chunks of {self._reply!r}{', over' if self._is_over else ''}>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[TokenChunk]:
+        if self._is_over:
+            raise StopAsyncIteration
+        try:
+            if self._failure is not None:
+                raise self._failure
+            if self._request is not None:
+                await self._ask(*self._request)
+            chunks = await self._read()
+        except TRANSPORT_ERRORS as exc:
+            await self._end(exc)
+            raise self._explained(transport_failure(exc)) from exc
+        except AttemptFailed as failure:
+            await self._end(failure)
+            explained = self._explained(failure)
+            if explained is failure:
+                raise
+            raise explained from failure
+        except BaseException as exc:
+            await self._end(exc)
+            raise
+        if chunks is None:
+            await self._end(None)
+            raise StopAsyncIteration
+        return chunks
+
+    async def aclose(self) -> None:
+        """Close the connection, which aborts the request at the engine; nothing after the end."""
+        await self._end(GeneratorExit())
+
+    async def _ask(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        self._request = None
+        access = self._access
+        self._reply = reply = await access.client.post(
+            access.base_url + path,
+            orjson.dumps(body),
+            {**access.headers(), **headers},
+            self._watch,
+        )
+        self._data = aiter(reply)
+        if reply.status != 200:
+            access.refuse(reply.status, await limited(self._data), reply.headers)
+
+    async def _read(self) -> list[TokenChunk] | None:
+        """Chunks, as soon as there are some; None at the end of a stream that has finished."""
+        async for data in self._data:
+            chunks: list[TokenChunk] = []
+            try:
+                await self._reader.read(self._parser.feed(data), chunks)
+            except EventTooLong as exc:
+                raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
+            except OTHER_SHAPES as exc:
+                self._failure = other_shape(exc)
+            except (AttemptFailed, RejectedByEngine) as exc:
+                self._failure = exc
+            if chunks:
+                if not self._has_begun:
+                    self._has_begun = True
+                    self._watch.limit = conf().engine_silence
+                return chunks
+            if self._failure is not None:
+                raise self._failure
+        if not self._reader.finished:
             raise AttemptFailed(Cause.CLOSED, "the stream ended without saying how the answer ends")
+        return None
+
+    async def _end(self, error: BaseException | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._access.client.guard.end(self._watch, error)
+            if self._reply is not None:
+                await self._reply.aclose()
+
+    def _explained(self, failure: AttemptFailed) -> AttemptFailed:
+        """With the evidence of its connection."""
+        watch = self._watch
+        failure.evidence = {**watch.facts(), **failure.evidence}
+        if not watch.was_cut:
+            return failure
+        silence = f"not a byte for {watch.limit:g} s: the connection is cut"
+        return AttemptFailed(Cause.STALLED, silence, evidence=failure.evidence)
 
 
 def event_of(payload: bytes) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -18,7 +18,14 @@ from streaming.core.chunks import UNKNOWN_ID, EngineUsage, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.nodes import NodeOptions
 from streaming.engines.access import Access, ask, call, check_health, optional, within
-from streaming.engines.base import Capabilities, Figures, Generation, Message, NodeReport
+from streaming.engines.base import (
+    Capabilities,
+    Figures,
+    Generation,
+    Message,
+    NodeReport,
+    TokenStream,
+)
 from streaming.engines.exposition import Page, Reader, count, share
 from streaming.engines.http import (
     EngineClient,
@@ -29,7 +36,7 @@ from streaming.engines.http import (
     text_of,
     token_ids,
 )
-from streaming.engines.stream import chunks_of, event_of, one_token, takes_token_ids
+from streaming.engines.stream import Chunks, event_of, one_token, takes_token_ids
 
 FINISHED = {
     "stop": "stop",
@@ -144,10 +151,10 @@ class VLLM:
         with expected_shape():
             return not text_of(answer["prompt"]).endswith("\ufffd")
 
-    def generate(self, generation: Generation) -> AsyncGenerator[list[TokenChunk]]:
+    def generate(self, generation: Generation) -> TokenStream:
         headers = {"x-request-id": generation.request_id}
         reader = _EventReader(generation)
-        return chunks_of(
+        return Chunks(
             self._access, "/v1/completions", _body(generation), headers, reader, generation
         )
 
@@ -321,7 +328,7 @@ def corrected_bias(generation: Generation) -> dict[str, float]:
     """
     sampling = generation.sampling
     bias = {token: float(value) for token, value in sampling.logit_bias.items()}
-    if sampling.presence_penalty or sampling.frequency_penalty:
+    if sampling.has_penalties:
         produced = Counter(generation.produced)
         del produced[UNKNOWN_ID]
         for token, count in produced.most_common(max(0, 1024 - len(bias))):

@@ -18,6 +18,7 @@ from streaming.fleet.nodes import Node
 logger = logging.getLogger(__name__)
 
 NOTES_AT_ONCE, NOTES_KEPT = 100, 1000
+PAUSE_SECONDS = 0.15
 
 
 class Chronicle:
@@ -62,6 +63,8 @@ class Chronicle:
             try:
                 async with asyncio.timeout(conf().health_interval):
                     await self._has_changed.wait()
+                # When a node dies, the streams that were on it come first.
+                await asyncio.sleep(PAUSE_SECONDS)
             except TimeoutError:
                 pass
             self._has_changed.clear()

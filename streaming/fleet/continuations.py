@@ -9,9 +9,12 @@ level every ``RISE_SECONDS``, so that nobody waits for ever. New sessions have n
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
 
 from streaming.conf import conf
 from streaming.core import log_fields
@@ -50,15 +53,21 @@ class Booking:
             self.release()
 
 
+class _Kind(NamedTuple):
+    """Those of a kind are served in the order in which they have waited."""
+
+    model: str
+    is_continuation: bool
+    tenant: int
+    level: Level
+
+
 @dataclass(slots=True, eq=False)
 class _Waiter:
     """``hopeless_at``: when it is told that there is no node, if none turns up before."""
 
     wanted: Callable[[], Wanted]
-    model: str
-    is_continuation: bool
-    tenant: int
-    level: Level
+    kind: _Kind
     since: float
     patience: float
     hopeless_at: float
@@ -66,7 +75,7 @@ class _Waiter:
 
     def rank(self, now: float) -> int:
         """Of its level, and better the longer it waits."""
-        return max(0, self.level.rank - int((now - self.since) / RISE_SECONDS))
+        return max(0, self.kind.level.rank - int((now - self.since) / RISE_SECONDS))
 
 
 class Continuations:
@@ -74,17 +83,18 @@ class Continuations:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._waiting: list[_Waiter] = []
+        self._queues: dict[_Kind, list[_Waiter]] = {}
+        """Who waits, by what sets them apart; of each, the longest-waiting first. None is empty."""
         self._under_way: Counter[int] = Counter()
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Continuations {self._under_way.total()} under way, {len(self._waiting)} waiting>"
+        return f"<Continuations {self._under_way.total()} under way, {self.waiting} waiting>"
 
     @property
     def waiting(self) -> int:
         """How many streams wait for a node."""
-        return len(self._waiting)
+        return sum(map(len, self._queues.values()))
 
     async def place(
         self,
@@ -101,16 +111,16 @@ class Continuations:
         """
         first = wanted()
         booking = None
-        if not first.is_continuation or not self._waiting:
+        if not first.is_continuation or not self._queues:
             booking = self.place_now(first, tenant)
         if booking is not None:
             return booking
         loop = asyncio.get_running_loop()
         waiter = _Waiter(
-            wanted, first.model, first.is_continuation, tenant, level, since,
+            wanted, _Kind(first.model, first.is_continuation, tenant, level), since,
             patience, loop.time() + patience, loop.create_future(),
         )  # fmt: skip
-        self._waiting.append(waiter)
+        insort(self._queues.setdefault(waiter.kind, []), waiter, key=_since)
         if self._task is None or self._task.done():
             self._task = loop.create_task(
                 self._look_forever(), name="continuations", context=log_fields.nobody()
@@ -122,8 +132,7 @@ class Continuations:
                 waiter.placed.result().end()  # placed in the moment of being cancelled
             raise
         finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
+            self._remove(waiter)
 
     def place_now(self, wanted: Wanted, tenant: int) -> Booking | None:
         """A place without waiting, before all who wait; None if there is none."""
@@ -135,6 +144,18 @@ class Continuations:
         full = [node for node in self._fleet.nodes.values() if node.continuing >= share]
         node = choose(self._fleet.nodes.values(), wanted, now, besides=full)
         return self._book(node, tenant) if node is not None else None
+
+    def may_go_elsewhere(self, model: str, node: Node) -> bool:
+        """Whether some other node than ``node`` might take a continuation now. Cheap: streams that
+        are silent ask again and again."""
+        share = self._share()
+        return any(
+            other is not node
+            and other.health is Health.UP
+            and model in other.models
+            and other.continuing < share
+            for other in self._fleet.nodes.values()
+        )
 
     def stop(self) -> None:
         if self._task is not None:
@@ -167,7 +188,7 @@ class Continuations:
 
     async def _look_forever(self) -> None:
         """Look whenever the fleet has changed, and now and then besides, while anybody waits."""
-        while self._waiting:
+        while self._queues:
             self._place_waiting()
             self._give_up_hopeless()
             try:
@@ -178,7 +199,7 @@ class Continuations:
 
     def _give_up_hopeless(self) -> None:
         now = asyncio.get_running_loop().time()
-        for waiter in list(self._waiting):
+        for waiter in [waiter for queue in self._queues.values() for waiter in queue]:
             if waiter.placed.done():
                 continue
             if choose(self._fleet.nodes.values(), waiter.wanted(), now) is not None:
@@ -187,32 +208,53 @@ class Continuations:
                 waiter.placed.set_exception(TimeoutError())
 
     def _place_waiting(self) -> None:
-        while self._waiting and any(map(self._place, self._in_order())):
+        while self._queues and any(map(self._place, self._in_order())):
             pass  # each one that is placed may change who is next
 
     def _place(self, waiter: _Waiter) -> bool:
-        booking = self.place_now(waiter.wanted(), waiter.tenant)
+        booking = self.place_now(waiter.wanted(), waiter.kind.tenant)
         if booking is None:
             return False
-        self._waiting.remove(waiter)
+        self._remove(waiter)
         waiter.placed.set_result(booking)
         return True
 
-    def _in_order(self) -> list[_Waiter]:
+    def _remove(self, waiter: _Waiter) -> None:
+        """It waits no longer. Does nothing the second time."""
+        queue = self._queues.get(waiter.kind, [])
+        if waiter in queue:
+            queue.remove(waiter)
+            if not queue:
+                del self._queues[waiter.kind]
+
+    def _in_order(self) -> Iterator[_Waiter]:
         """Who is next: of the best level, of the tenant with the fewest under way there, the one
-        that has waited longest."""
+        that has waited longest.
+
+        A place becomes free with each first token, so no more of them are compared than need be.
+        """
         now = asyncio.get_running_loop().time()
         models = self._models_with_room()
-        return sorted(
-            (
-                waiter
-                for waiter in self._waiting
-                if not waiter.placed.done()
-                and (waiter.model in models or not waiter.is_continuation)
-            ),
-            key=lambda waiter: (
-                waiter.rank(now),
-                self._under_way[waiter.tenant],
-                waiter.since,
-            ),
-        )
+        heads = [
+            (self._urgency(queue[0], now), number, 0, queue)
+            for number, (kind, queue) in enumerate(self._queues.items())
+            if kind.model in models or not kind.is_continuation
+        ]
+        heapify(heads)
+        while heads:
+            _, number, at, queue = heads[0]
+            if not queue[at].placed.done():
+                yield queue[at]
+            if at + 1 < len(queue):
+                urgency = self._urgency(queue[at + 1], now)
+                heapreplace(heads, (urgency, number, at + 1, queue))
+            else:
+                heappop(heads)
+
+    def _urgency(self, waiter: _Waiter, now: float) -> tuple[int, int, float]:
+        """Less is sooner; of one queue it grows from its first to its last."""
+        return waiter.rank(now), self._under_way[waiter.kind.tenant], waiter.since
+
+
+def _since(waiter: _Waiter) -> float:
+    return waiter.since

@@ -141,7 +141,9 @@ class Suspicion:
         return [
             attempt
             for attempt in self._attempts.get(node, ())
-            if not attempt.is_paused
+            # Nobody is overdue before that; most have been heard of since, and are soon passed over.
+            if now - attempt.last_data > USUAL_SILENCE
+            and not attempt.is_paused
             and now - attempt.last_data
             > (attempt.longest_usual(USUAL_SILENCE) if attempt.has_begun else first)
         ]

@@ -35,7 +35,7 @@ from streaming.fleet.registry import NodeRegistry, is_leaving, is_name
 logger = logging.getLogger(__name__)
 
 
-MOST_SPARES = 64
+MOST_SPARES = 128
 """Connections that one process keeps ready at one node."""
 READ_SECONDS = 1.0
 SETTLED_SECONDS = 2.0

@@ -264,9 +264,7 @@ def restore(
         cached_prompt_tokens=stored.cached_prompt_tokens,
         end_request=end,
     )
-    prompt = (
-        None if stored.prompt_token_ids is None else array("i", stored.prompt_token_ids).tolist()
-    )
+    prompt = None if stored.prompt_token_ids is None else array("i", stored.prompt_token_ids)
     return session, Resumption(prompt, attempts, stored.failovers, stored.discarded_tokens)
 
 

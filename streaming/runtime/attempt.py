@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,7 +18,7 @@ from streaming.core.pace import Pace
 from streaming.core.seams import SeamGrade, Suppressor
 from streaming.core.state import SessionState
 from streaming.core.stop_strings import StopMatcher
-from streaming.engines.base import Generation
+from streaming.engines.base import Generation, TokenStream
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
 from streaming.metrics.plain import Samples
@@ -114,6 +113,8 @@ class AttemptRun:
     _boundary: CleanBoundary = field(default_factory=CleanBoundary)
     _stops: StopMatcher = field(default_factory=lambda: StopMatcher(()))
     _suppressor: Suppressor | None = None
+    _is_plain: bool = False
+    """Whether its tokens go into the log as they come."""
 
     async def run(self) -> str:
         """Run it; returns the finish reason. Raises ``AttemptFailed`` or ``RejectedByEngine``."""
@@ -125,6 +126,7 @@ class AttemptRun:
         self._gaps = metrics.pace(self.node.name, session.model)
         if self.known:
             self._suppressor = Suppressor(self.known, list(session.log.token_ids))
+        self._is_plain = not (self.screening or self._suppressor or session.request.stop)
         session.log.note(self._start_record())
         session.tell("attempt", attempt=self.number, node=self.node.name, seq=session.log.last_seq)
         try:
@@ -246,11 +248,32 @@ class AttemptRun:
 
     def _take(self, chunks: list[TokenChunk], rehearse_at: int | None) -> str | None:
         """Append what one network read brought; the finish reason if it brought the end."""
+        if self._is_plain and rehearse_at is None:
+            return self._take_plain(chunks)
         for chunk in chunks:
             finish = self._keep(self._portion(chunk), rehearse_at)
             if finish is not None:
                 return finish
         return None
+
+    def _take_plain(self, chunks: list[TokenChunk]) -> str | None:
+        """``_take`` where nothing is held back, changed or compared: all of it goes in together."""
+        log = self.session.log
+        if log.lost is not None:
+            raise log.lost
+        tokens: list[Token] = []
+        finish = None
+        ends_surely = True
+        for chunk in chunks:
+            self._generated += len(chunk.token_ids)
+            if complete := self._boundary.feed(chunk):
+                tokens += complete
+                ends_surely = len(chunk.token_ids) == 1
+            finish = chunk.finish_reason
+            if finish is not None:
+                break
+        self.engine_finished = finish is not None
+        return self._keep(Portion(tokens, finish, ends_surely), None)
 
     async def _take_moderated(
         self, chunks: list[TokenChunk], rehearse_at: int | None
@@ -346,7 +369,6 @@ class AttemptRun:
             if session.state is SessionState.RECOVERING:
                 session.tell(
                     "recovered",
-                    at_once=False,
                     attempt=self.number,
                     node=self.node.name,
                     grade=self.grade.value if self.grade else "",
@@ -383,7 +405,7 @@ class AttemptRun:
             )
         self.overseer.progress(self)
 
-    async def _read_usage(self, stream: AsyncGenerator[list[TokenChunk]]) -> None:
+    async def _read_usage(self, stream: TokenStream) -> None:
         """Read on for what the engine says after the end; it owes us nothing by now."""
         try:
             async with asyncio.timeout(USAGE_SECONDS):

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-NEWS_SECONDS = 0.05
+NEWS_SECONDS = 0.15
 ALL = "gateways"
 # The last two: what cannot be put into a message.
 LAYER_ERRORS = (RedisError, OSError, ChannelFull, TimeoutError, OverflowError, TypeError)

@@ -16,12 +16,15 @@ from streaming.runtime.live import LiveSession
 from streaming.runtime.log_reader import full_text
 from streaming.runtime.records import packed, session_changed
 
+# Arrays: a prompt may have a hundred thousand ids, and is kept for as long as its session lives.
+NO_IDS: array[int] = array("i")
+
 
 class Plan(NamedTuple):
     """``known``: the text that a regeneration has to repeat before anything is new."""
 
     grade: SeamGrade
-    prompt: list[int] | str
+    prompt: array[int] | str
     known: str = ""
 
 
@@ -29,7 +32,7 @@ class Continuation:
     """The prompt of one session, and how its answer so far is put behind it."""
 
     def __init__(
-        self, session: LiveSession, pool: AsyncConnectionPool, prompt: list[int] | None
+        self, session: LiveSession, pool: AsyncConnectionPool, prompt: array[int] | None
     ) -> None:
         self._session = session
         self._pool = pool
@@ -39,14 +42,14 @@ class Continuation:
         """The best that ``node`` allows. Raises ``AttemptFailed`` or ``InvalidRequest``."""
         log, dialect = self._session.log, node.dialect
         by_ids = node.options.continuation == "ids"
-        prompt = await self._prompt_ids(node) if by_ids else []
+        prompt = await self._prompt_ids(node) if by_ids else NO_IDS
         answer_by_ids = (
             by_ids
             and log.ids_known
             and (log.ends_surely or await dialect.ends_whole(log.token_ids))
         )
         if answer_by_ids:
-            return Plan(SeamGrade.EXACT, [*prompt, *log.token_ids])
+            return Plan(SeamGrade.EXACT, prompt + log.token_ids)
         answer = await full_text(self._pool, log) if log.last_seq else ""
         plain = await dialect.tokenize_plain(answer) if by_ids else None
         grade = seam_grade(
@@ -57,12 +60,12 @@ class Continuation:
             answer=answer,
         )
         if grade is SeamGrade.TEXT and plain is not None:
-            return Plan(grade, [*prompt, *plain])
+            return Plan(grade, prompt + array("i", plain))
         if grade is SeamGrade.TEXT:
             return Plan(grade, self._prompt_text(node) + answer)
         return Plan(grade, prompt if by_ids else self._prompt_text(node), answer)
 
-    async def size(self, node: Node, prompt: list[int] | str, context: int | None) -> int:
+    async def size(self, node: Node, prompt: array[int] | str, context: int | None) -> int:
         """The tokens of a prompt, answer so far included; too many rather than too few."""
         if not isinstance(prompt, str):
             return len(prompt)
@@ -75,17 +78,18 @@ class Continuation:
         most = len(prompt.encode())
         return most if context is None else min(most, context // 2)
 
-    async def _prompt_ids(self, node: Node) -> list[int]:
+    async def _prompt_ids(self, node: Node) -> array[int]:
         """The ids of the prompt: rendered once, by the first node that is asked by ids."""
         session = self._session
         if self._prompt is None:
-            self._prompt = await node.dialect.render(session.model, session.request.messages)
+            ids = await node.dialect.render(session.model, session.request.messages)
+            self._prompt = array("i", ids)
             if session.prompt_tokens is None:
                 session.prompt_tokens = len(self._prompt)
             session.log.record(
                 session_changed(
                     session.id,
-                    prompt_token_ids=packed(array("i", self._prompt).tobytes()),
+                    prompt_token_ids=packed(self._prompt.tobytes()),
                     prompt_tokens=session.prompt_tokens,
                 )
             )

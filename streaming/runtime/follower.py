@@ -71,7 +71,7 @@ class RemoteLog:
         """Whether its owner has said that it ends."""
         self.readers: set[Reader] = set()
         self.leased_at = 0.0
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         return f"<RemoteLog {self.session_id} {self.state.value}: durable to {self.durable_seq}>"
@@ -90,12 +90,12 @@ class RemoteLog:
     def changed(self) -> asyncio.Future[None]:
         """As ``SessionLog.changed``."""
         future = asyncio.get_running_loop().create_future()
-        self._waiters.add(future)
-        future.add_done_callback(self._waiters.discard)
+        self._waiters.append(future)
         return future
 
     def wake(self) -> None:
-        for waiter in list(self._waiters):
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 

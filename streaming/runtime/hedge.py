@@ -81,6 +81,7 @@ class Hedging:
         if (
             self._pending is not None
             or loop_time < self._not_before
+            or not self._shared.continuations.may_go_elsewhere(self._session.model, first.node)
             or not self._shared.fleet.switches(self._session.model, first.node).hedging
         ):
             return

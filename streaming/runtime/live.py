@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -70,6 +69,9 @@ class ControlEvent:
     data: dict[str, Any]
 
 
+TOLD_SECONDS = 0.1
+"""When a node dies its readers wait for tokens. Waking each of them to say so, and sending each a
+ping, takes as long as half of what brings the tokens back."""
 MOST_RETURNS = 8
 RETURNS_SECONDS = 60.0
 """For so long it counts against a connection that readers have come back."""
@@ -102,7 +104,8 @@ class LiveSession:
     readers: set[Reader] = field(default_factory=set)
     health: int | None = None
     """The lowest score of connections that were told of (``Attachment.note_health``)."""
-    _returns: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_RETURNS))
+    _telling: asyncio.TimerHandle | None = None
+    _returns: list[float] = field(default_factory=list)
     was_read: bool = False
     """Whether anybody has read it yet, since it was created, taken over or had to move."""
     lonely_since: float | None = None
@@ -125,13 +128,19 @@ class LiveSession:
         check_move(self.state, to)
         self.state = to
 
-    def tell(self, name: str, *, at_once: bool = True, **data: Any) -> None:
+    def tell(self, name: str, **data: Any) -> None:
         """Let readers know what happens to the answer, after the last token so far.
 
-        ``at_once`` False: with the next tokens, which are about to come.
+        They hear of it with the next tokens, and after ``TOLD_SECONDS`` if none have come by then.
         """
         self.controls.append(ControlEvent(self.log.last_seq, name, data))
-        if at_once:
+        if self._telling is None:
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(TOLD_SECONDS, self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._telling = None
+        if self.controls[-1].seq == self.log.last_seq:
             self.log.wake()
 
     @property
@@ -154,7 +163,7 @@ class LiveSession:
 
     def returned(self, now: float) -> int:
         """A reader has come back at ``now`` (loop time); how many have lately, this one included."""
-        self._returns.append(now)
+        self._returns = [*self._returns[1 - MOST_RETURNS :], now]
         return sum(now - at < RETURNS_SECONDS for at in self._returns)
 
     def leave(self, reader: Reader) -> None:

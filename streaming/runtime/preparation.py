@@ -95,7 +95,9 @@ class Preparation:
             prompt_cache=node.options.prompt_cache == "on",
             priority=self._priority(node),
             traceparent=span.traceparent if span is not None else "",
-            produced=Counter() if begins_anew else Counter(log.token_ids),
+            produced=Counter(log.token_ids)
+            if session.request.sampling.has_penalties and not begins_anew
+            else Counter(),
         )
         return AttemptRun(
             session=session,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,7 +42,8 @@ class Reader:
     """The lowest score of its connection so far (``core.connection_health``); None: not looked at."""
     returns: int = 0
     """How often readers of its session had come back lately, when it came."""
-    _written: deque[tuple[int, int, float]] = field(default_factory=deque)
+    _written: list[tuple[int, int, float]] = field(default_factory=list)
+    """Two or three as a rule."""
 
     def __post_init__(self) -> None:
         self.progressed_at = self.now
@@ -72,7 +72,7 @@ class Reader:
         if self._written and self.socket is not None:
             taken = self.socket.taken()
             while taken is not None and self._written and self._written[0][0] <= taken:
-                self.marks.taken = max(self.marks.taken, self._written.popleft()[1])
+                self.marks.taken = max(self.marks.taken, self._written.pop(0)[1])
         return self.marks
 
     def is_stuck(self, durable_seq: int, now: float, grace: float) -> bool:

@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 # An engine lets go within 0.05 to 0.15 s of a closed connection, as measured.
 FIRST_LOOK = 0.02
+# Where streams have just failed, those that go on elsewhere come first; its probe asks it already.
+SUSPECT_PAUSE = 0.15
 LEAST_PAUSE = 0.1
 LONGEST_PAUSE = 0.25
 # The pause between looks at what has been there for so long already (seconds of age, pause).
@@ -220,6 +222,8 @@ class Reclaimer:
     async def _is_time_to_look(self, watch: NodeWatch) -> bool:
         """Wait for the next look; False when more has ended meanwhile, which is aborted first."""
         loop = asyncio.get_running_loop()
+        if watch.node.health is Health.SUSPECT:
+            watch.next_look = max(watch.next_look, watch.left[0].ended_at + SUSPECT_PAUSE)
         if loop.time() >= watch.next_look:
             return True
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ MAX_UNWRITTEN = 2000
 class Resumption:
     """What a session brings along that was taken over."""
 
-    prompt: list[int] | None
+    prompt: array[int] | None
     attempts: int
     failovers: int
     discarded: int

@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -71,6 +72,10 @@ def joined(segments: Iterable[Segment], seq: int, limit: int) -> LogSlice:
     upto = min(limit, last.last_seq)
     text = "".join(segment.after(seq, upto) for segment in parts)
     return LogSlice(upto, text, last.terminal if upto == last.last_seq else None)
+
+
+NO_NEWS = Marks()
+"""Of readers; not to be changed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,6 +143,7 @@ class SessionLog:
         self.marks = Marks()
         """How far its readers have come; what is new of it is stored with each flush."""
         self._stored_marks = Marks()
+        self._limits = conf()
         self._notify = notify
         self._runs: deque[_Run] = deque()
         self._records: list[Record] = []
@@ -148,7 +154,7 @@ class SessionLog:
         self._durable_digest = self._digest.digest()
         self._durable: deque[Segment] = deque()
         self._durable_bytes = 0
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: list[asyncio.Future[None]] = []
         self._unwritten = 0
         self._taken_seq = 0
         self.in_flight = False
@@ -179,12 +185,12 @@ class SessionLog:
         self._must_be_open()
         run = self._run_of(attempt)
         run.ends_surely = self.ends_surely = ends_surely
-        for token_id, text in tokens:
-            run.ids.append(token_id)
-            run.texts.append(text)
-            self.token_ids.append(token_id)
-            if token_id == UNKNOWN_ID:
-                self.ids_known = False
+        ids = [token.id for token in tokens]
+        run.ids += ids
+        run.texts += [token.text for token in tokens]
+        self.token_ids.fromlist(ids)
+        if UNKNOWN_ID in ids:
+            self.ids_known = False
         self.last_seq += len(tokens)
         self._unwritten += len(tokens)
         self._notify(self)
@@ -255,18 +261,13 @@ class SessionLog:
             self._pressing = False
         first = self._taken_seq + 1
         text = "".join(run.texts)
-        ends: array[int] = array("i")
-        position = 0
-        for part in run.texts:
-            position += len(part)
-            ends.append(position)
+        ends = array("i", accumulate(map(len, run.texts)))
         token_ids = array("i", run.ids).tobytes()
         encoded = text.encode()
         self._digest.update(token_ids, encoded)
         last = first + len(run.ids) - 1 + (run.terminal is not None)
         self._taken_seq = last
-        marks = self.marks.since(self._stored_marks)
-        self._stored_marks = self.marks.copy()
+        marks = self._marks_to_store()
         return Batch(
             log=self,
             segment=Segment(first, last, text, ends, run.terminal),
@@ -279,6 +280,13 @@ class SessionLog:
             marks=marks,
         )
 
+    def _marks_to_store(self) -> Marks:
+        """What of the marks has changed since they were handed over last."""
+        if self.marks == self._stored_marks:  # readers are looked at a few times a second
+            return NO_NEWS
+        news, self._stored_marks = self.marks.since(self._stored_marks), self.marks.copy()
+        return news
+
     def committed(self, batch: Batch, stop_requested: bool) -> None:
         """``batch`` is durable: readers may have it."""
         self.is_stored = True
@@ -289,7 +297,7 @@ class SessionLog:
             self._unwritten -= len(segment.ends)
             self._durable.append(segment)
             self._durable_bytes += len(batch.text)
-            limits = conf()
+            limits = self._limits
             while len(self._durable) > 1 and (
                 len(self._durable) > limits.log_max_events
                 or self._durable_bytes > limits.log_max_bytes
@@ -346,21 +354,30 @@ class SessionLog:
             return LogSlice(newest.last_seq, newest.text, newest.terminal)
         if self._durable[0].first_seq > seq + 1:
             raise LookupError(f"{self!r} keeps only what follows {self._durable[0].first_seq - 1}")
-        return joined(self._durable, seq, limit)
+        return joined(self._beyond(seq), seq, limit)
+
+    def _beyond(self, seq: int) -> Iterable[Segment]:
+        """What is kept beyond ``seq``; from the end where that is nearer, since a long answer has
+        thousands of segments and its readers want the last few."""
+        if seq - self._durable[0].first_seq < self._durable[-1].last_seq - seq:
+            return self._durable
+        found = list(takewhile(lambda segment: segment.last_seq > seq, reversed(self._durable)))
+        found.reverse()
+        return found
 
     def changed(self) -> asyncio.Future[None]:
         """A future that is done at the next change: more is durable, the log is lost, or ``wake``.
 
-        A reader that stops waiting cancels it.
+        A reader that stops waiting cancels it; it is forgotten with that change.
         """
         future = asyncio.get_running_loop().create_future()
-        self._waiters.add(future)
-        future.add_done_callback(self._waiters.discard)
+        self._waiters.append(future)
         return future
 
     def wake(self) -> None:
         """Have everybody who waits look again."""
-        for waiter in list(self._waiters):
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 

@@ -109,10 +109,14 @@ class Attachment:
         return self.reader.cursor >= last
 
     def _controls(self) -> list[ControlEvent]:
-        live = self.live
+        """Those of the session that was seen last: ``_log`` sees, once for each piece."""
+        if self._controls_of is None:
+            self._see(self.live)
+        return self._controls_of.controls if self._controls_of is not None else []
+
+    def _see(self, live: LiveSession | None) -> None:
         if live is not self._controls_of:
             self._controls_of, self._controls_told = live, 0
-        return live.controls if live is not None else []
 
     def _next_control(self, seq: int) -> int | None:
         """The token beyond ``seq`` behind which something has happened: pieces end there."""
@@ -125,7 +129,7 @@ class Attachment:
         """Everything durable after the reader's cursor, as it becomes durable, to the terminal record.
 
         No piece goes on beyond a token behind which there is a control event: see ``due_controls``.
-        None is yielded when there is news of another kind. Raises ``JournalUnavailable``,
+        None is yielded for news of another kind, before the tokens behind it. Raises ``JournalUnavailable``,
         ``SessionPurged``, and what ended the log when it cannot be read on anywhere.
         """
         gateway = self._gateway
@@ -135,16 +139,7 @@ class Attachment:
             log = self._log()
             if self.window and log.durable_seq > seq:
                 log = await self._held(seq)
-            upto = self._next_control(seq)
-            try:
-                piece = log.slice_after(seq, upto)
-            except LookupError:
-                # What happens while it is read happens behind all that is durable by now.
-                upto = log.durable_seq if upto is None else min(upto, log.durable_seq)
-                piece = await slice_from_database(gateway.pool, self.session_id, seq, upto)
-                if piece is None:
-                    raise SessionPurged from None
-            if piece is not None:
+            if log.durable_seq > seq and (piece := await self._piece(log, seq)) is not None:
                 self._gave_at = loop.time()
                 yield piece
                 seq = piece.last_seq
@@ -160,7 +155,21 @@ class Attachment:
             if down_too_long(gateway.journal):
                 raise JournalUnavailable
             await log.changed()  # the gateway wakes us now and then, whatever happens
-            yield None
+            if log.durable_seq <= seq or self._controls_told < len(self._controls()):
+                yield None
+
+    async def _piece(self, log: SessionLog | RemoteLog, seq: int) -> LogSlice | None:
+        """What of ``log`` follows ``seq``; None: nothing yet. Raises ``SessionPurged``."""
+        upto = self._next_control(seq)
+        try:
+            return log.slice_after(seq, upto)
+        except LookupError:
+            # What happens while it is read happens behind all that is durable by now.
+            upto = log.durable_seq if upto is None else min(upto, log.durable_seq)
+            piece = await slice_from_database(self._gateway.pool, self.session_id, seq, upto)
+            if piece is None:
+                raise SessionPurged from None
+            return piece
 
     async def _held(self, seq: int) -> SessionLog | RemoteLog:
         """Wait as long as what is durable beyond ``seq`` may wait; the log as it then is.
@@ -196,9 +205,11 @@ class Attachment:
         """The log as it can be read at the moment: here, or from afar."""
         live = self._gateway.sessions.get(self.session_id)
         if live is not None and not isinstance(live.log.lost, SessionLost):
+            self._see(live)
             self._stop_following()
             live.join(self.reader)
             return live.log
+        self._see(None)
         if self._remote is None:
             self._remote = self._gateway.follower.follow(self.session_id, self.reader)
         return self._remote

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
@@ -162,12 +163,14 @@ def secret_of(endpoint: WebhookEndpoint) -> str:
 
 
 def secrets(endpoint: WebhookEndpoint) -> list[bytes]:
-    """What its messages are signed with: the present secret, and for a while the one before it."""
+    """What its messages are signed with: the present secret, and for a while the one before it; by
+    each SECRET_KEY."""
     present = endpoint.secret_version
     versions = [present]
     if _former_signs_until(endpoint):
         versions.append(present - 1)
-    return [_secret(endpoint.pk, version) for version in versions]
+    keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    return [_secret(endpoint.pk, version, key) for key in keys for version in versions]
 
 
 def subject_of(endpoint: WebhookEndpoint) -> str:
@@ -189,8 +192,9 @@ def _former_signs_until(endpoint: WebhookEndpoint) -> datetime | None:
     return until if until > timezone.now() else None
 
 
-def _secret(endpoint_id: int, version: int) -> bytes:
-    return salted_hmac("unbroken.webhook", f"{endpoint_id}:{version}", algorithm="sha256").digest()
+def _secret(endpoint_id: int, version: int, key: str | None = None) -> bytes:
+    what = f"{endpoint_id}:{version}"
+    return salted_hmac("unbroken.webhook", what, secret=key, algorithm="sha256").digest()
 
 
 def _told(what: str, endpoint: WebhookEndpoint, by: str, **data: Any) -> None:

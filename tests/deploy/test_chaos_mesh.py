@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema
 import pytest
 
+from bench.chaos.given import GivenCluster
 from bench.chaos.records import FaultKind
 from tests.deploy import schema
 from tests.deploy.kustomize import Manifest, build, containers, load
@@ -122,6 +125,22 @@ def test_every_fault_of_the_harness_is_there() -> None:
     guide = (PLACE / "README.md").read_text()
     told = set(re.findall(r"`([a-z]+_[a-z]+)`", guide))
     assert {*get_args(FaultKind)} <= told
+
+
+def test_the_harness_can_have_them_done(tmp_path: Path) -> None:
+    (tmp_path / "chaos.key").write_text("ub-live-key")
+    (tmp_path / "cluster.toml").write_text((PLACE / "cluster.toml").read_text())
+    cluster = GivenCluster(tmp_path / "cluster.toml")
+    told = tomllib.loads((PLACE / "cluster.toml").read_text())["faults"]
+    assert told.keys() == cluster.targets.keys()
+    for kind, fault in told.items():
+        (target,) = fault["targets"]
+        assert target in OURS | THEIRS
+        for name in re.findall(r"-f (\S+)", f"{fault['strike']} {fault['undo']}"):
+            assert name in EXPERIMENTS
+            ((_, spec),) = specs(EXPERIMENTS[name])
+            component = spec["selector"]["labelSelectors"]["app.kubernetes.io/component"]
+            assert component == target, kind
 
 
 def test_metrics_that_it_speaks_of_exist() -> None:

@@ -100,6 +100,15 @@ def test_all_run_the_same_image_of_a_version() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", tag), image
 
 
+def test_pods_are_the_user_of_the_image() -> None:
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text()
+    for one in PODS:
+        context = pod_spec(one)["securityContext"]
+        assert f"USER {context['runAsUser']}:{context['runAsGroup']}" in dockerfile
+        for container in containers(one):
+            assert "workingDir" not in container, "the image knows where it is"
+
+
 def test_variables_are_settings(settings: dict[str, str]) -> None:
     table = set(
         re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs/settings.md").read_text(), re.MULTILINE)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 
 from streaming.conf import StreamingConf
@@ -84,6 +85,16 @@ async def test_one_request_id(mirror: Mirror) -> None:
     made = (await mirror.look(**{"X-Request-Id": 'no"good'}))["request_id"]
     assert made.isalnum()
     await until(lambda: made in mirror.nginx.log_text, 10)
+
+
+async def test_the_gateway_knows_that_it_is_https(house: House) -> None:
+    """Behind nginx, which ends TLS: secure cookies and the check of Origin depend on it."""
+    async with (
+        house.readers() as readers,
+        readers.client.get("/v1/diagnostics/stream?seconds=0") as response,
+    ):
+        opening = (await response.content.readuntil(b"\n\n")).split(b"data: ", 1)[1]
+    assert orjson.loads(opening)["scheme"] == "https"
 
 
 # --- refused ------------------------------------------------------------------------------------
@@ -169,24 +180,17 @@ async def test_the_log_has_ids_and_no_tokens(house: House) -> None:
     async with house.client() as client:
         reading = await client.create(question("logged", 5))
         await client.read_on(reading)
-        again = f"/v1/sessions/{reading.session_id}/events"
-        await client.call("GET", f"{again}?stream_token=secret-4711&last_id=0")
-        house.stack.gateway(0).kill()
-        house.stack.gateway(1).kill()
-        await client.call("GET", f"{again}?stream_token=secret-4711")
+        path = f"/v1/sessions/{reading.session_id}/events"
+        await client.call("GET", f"{path}?stream_token=secret-4711&last_id=0")
 
     def lines() -> list[dict[str, Any]]:
-        return [line for line in house.nginx.requests() if line["path"] == again]
+        return [line for line in house.nginx.requests() if line["path"] == path]
 
-    await until(lambda: len(lines()) >= 3, 10)
-    read = next(
-        line for line in lines() if line["status"] == 200
-    )  # each worker writes when it likes
+    await until(lambda: len(lines()) >= 2, 10)
+    read = next(line for line in lines() if line["status"] == 200)  # workers write when they like
     assert read["session"] == reading.session_id
     assert read["request_id"]
     assert (read["method"], read["protocol"]) == ("GET", "HTTP/1.1")
     assert read["completed"] == "OK"
     assert float(read["upstream_header_seconds"]) <= read["seconds"] + 0.01
-    assert 502 in [line["status"] for line in lines()]
     assert "secret-4711" not in house.nginx.log_text
-    assert "secret-4711" not in house.nginx.errors

@@ -18,7 +18,18 @@ async def test_a_token_arrives_before_the_next_ones_are_there(house: House) -> N
         await asking
     assert seen.is_whole, seen.trouble
     assert "content-encoding" not in seen.headers
+    assert seen.headers["x-accel-buffering"] == "no", "for the next proxy"
     assert seen.headers["x-session-id"]
+
+
+async def test_an_event_is_not_kept_until_more_comes(house: House) -> None:
+    """The gateway says something, and then nothing for 40 s: a buffer would be handed on only then."""
+    async with (
+        asyncio.timeout(20),
+        house.readers() as readers,
+        readers.client.get("/v1/diagnostics/stream?seconds=40&interval=40") as response,
+    ):
+        assert (await response.content.readuntil(b"\n\n")).startswith(b"event: open")
 
 
 async def test_500_streams_at_once(house: House) -> None:

@@ -58,7 +58,7 @@ class Crowd:
             self.stories.append(story)
             self.reading.append(asyncio.create_task(self.door.read_on(urls, story, 60)))
         begun = self.stories[-count:]
-        await until(lambda: all(story.cursor > 3 for story in begun), 30)
+        await until(lambda: all(story.cursor > 3 for story in begun), 60)
 
     @property
     def is_reading(self) -> bool:

@@ -120,7 +120,9 @@ def test_make_targets_and_settings_exist(document: Path):
     )
     known |= set(re.findall(r"^([A-Z_]+) \?=", makefile, re.MULTILINE))
     ours = {name for name in SETTING.findall(code) if not name.startswith(OF_OTHERS)}
-    assert ours - known == set()
+    assert ours - known - MISSPELT == set()
 
 
-OF_OTHERS = ("OTEL_", "POSTGRES_", "PG", "VLLM_", "DJANGO_", "SHOW_PLANS")
+OF_OTHERS = ("OTEL_", "POSTGRES_", "PG", "VLLM_", "DJANGO_", "SHOW_PLANS", "NGINX_BINARY")
+MISSPELT = {"SHUTDOWN_GRASE"}
+"""On purpose, where documents speak of mistakes."""

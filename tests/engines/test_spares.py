@@ -9,6 +9,7 @@ import pytest
 
 from streaming.engines import spares
 from streaming.engines.http import EngineClient
+from streaming.engines.sockets import Watch
 from tests.durability.reader import until
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -52,7 +53,7 @@ async def node() -> AsyncIterator[Node]:
 
 
 async def ask(client: EngineClient, url: str) -> None:
-    reply = await client.post(f"{url}/v1/completions", b"{}", {})
+    reply = await client.post(f"{url}/v1/completions", b"{}", {}, Watch())
     assert (reply.status, b"".join([part async for part in reply])) == (200, b"ok")
     await reply.aclose()
 

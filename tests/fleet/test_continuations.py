@@ -234,3 +234,15 @@ async def test_a_drained_node_takes_nobody(fleet: Fleet, queue: Continuations) -
     fleet.nodes[1].accepting = True
     fleet.announce_change()
     await waiting
+
+
+async def test_whether_there_is_anywhere_else_to_go(fleet: Fleet, queue: Continuations) -> None:
+    here = fleet.nodes[1]
+    assert not queue.may_go_elsewhere("m", here)
+    other = add_node(fleet, 2)
+    assert queue.may_go_elsewhere("m", here)
+    assert not queue.may_go_elsewhere("another", here)
+    other.continuing = LIMIT
+    assert not queue.may_go_elsewhere("m", here)
+    other.continuing, other.health = 0, Health.DOWN
+    assert not queue.may_go_elsewhere("m", here)

@@ -8,6 +8,7 @@ SECRET_KEY = "only for tests"
 ALLOWED_HOSTS = ["*"]
 INSTALLED_APPS = ["channels"]
 TRUSTED_PROXIES = os.environ.get("TRUSTED_PROXIES", "127.0.0.2").split(",")
+TRACES_ENDPOINT = ""
 STREAMING = StreamingConf(
     max_body_bytes=100_000, shutdown_grace=float(os.environ.get("SHUTDOWN_GRACE", "2"))
 )

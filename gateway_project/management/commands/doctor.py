@@ -62,6 +62,9 @@ class Command(BaseCommand):
         key.add_argument("--key-file", metavar="FILE", help="a file with an API key; - reads stdin")
         parser.add_argument("--origin", default="", help="a page's origin, whose access is tried")
         parser.add_argument(
+            "--ca", default="", metavar="FILE", help="an authority to believe (PEM)"
+        )
+        parser.add_argument(
             "--patience",
             type=float,
             metavar="SECONDS",
@@ -137,13 +140,19 @@ def _public(options: dict[str, Any]) -> Public | None:
     patience = options["patience"] or (LONG if options["long"] else QUICK)
     if not 1 <= patience <= 390:
         raise CommandError("--patience must be 1 to 390 seconds")
-    return Public(
+    public = Public(
         url=url,
         key=_key(options),
         origin=options["origin"],
+        ca=options["ca"],
         patience=patience,
         asks_engine=not options["no_answer"],
     )
+    try:
+        public.tls()
+    except OSError as exc:
+        raise CommandError(f"--ca {public.ca}: {exc.strerror or exc}") from exc
+    return public
 
 
 def _key(options: dict[str, Any]) -> str:

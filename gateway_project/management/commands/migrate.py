@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -83,15 +83,9 @@ def _is_about_locks(error: OperationalError) -> bool:
 @contextmanager
 def _one_at_a_time(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Hold the lock by a connection of its own, in a transaction: it goes with whoever dies."""
-    parameters = connection.get_connection_params()
-    parameters.pop("pool", None)
-    other = connection.get_new_connection(parameters)
-    try:
-        other.autocommit = False
+    with closing(psycopg.connect(**connection.get_connection_params())) as other:
         other.execute("SELECT pg_advisory_xact_lock(%s)", [ONE_AT_A_TIME])
         yield
-    finally:
-        other.close()
 
 
 @contextmanager

@@ -195,6 +195,27 @@ def test_a_failover_before_the_first_token_is_a_delay():
     assert told["failovers"]["before_first_ms"]["p50"] == pytest.approx(100, abs=0.01)
 
 
+def test_a_failover_that_was_over_before_the_reader_saw_anything():
+    told = figures(
+        [stream(0, first=T0 + 9.0)],
+        [session(0, broken(3.02), joined(3.06, durable=T0 + 8.9))],
+        [fault("node_kill", "a", 3.0, 2.0), fault("postgres_restart", "postgres", 2.0, 6.5)],
+    )
+    assert told["failovers"]["noticed"] == {}
+    assert told["failovers"]["before_first_ms"]["count"] == 1
+
+
+def test_a_seam_while_nothing_becomes_durable_is_no_recovery_from_a_crash():
+    told = figures(
+        [stream(0, gaps=[gap(8.95, 5.8)])],
+        [session(0, broken(3.02), joined(3.06, durable=T0 + 8.9))],
+        [fault("node_kill", "a", 3.0, 2.0), fault("postgres_restart", "postgres", 4.0, 3.0)],
+    )
+    assert told["recovery_crashes_ms"]["count"] == 0
+    assert told["recovery_ms"]["postgres_restart"]["mean"] == pytest.approx(5880, abs=0.01)
+    assert told["failovers"]["noticed"]["failover"]["hits"] == 1
+
+
 def test_a_hedge_is_detected_when_it_starts():
     silent = attempt(1, ended=T0 + 3.5, end_reason="overtaken", detection_ms=None)
     hedge = joined(3.5, kind="hedge", started=T0 + 3.4)
