@@ -116,8 +116,9 @@ class Returning(Story):
             self._trouble = f"interrupted: {data['error']['code']}"
 
     def _failed(self, data: dict[str, Any]) -> None:
+        """One with a seq is the log's end: whoever comes back is told it again."""
         error = data["error"]
-        if error.get("resumable"):
+        if error.get("resumable") and not data.get("seq"):
             self._trouble = str(error.get("code"))
         else:
             self._error = error
