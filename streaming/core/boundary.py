@@ -25,16 +25,26 @@ class CleanBoundary:
 
     def feed(self, chunk: TokenChunk) -> list[Token]:
         """The tokens that this chunk completes. Their text belongs to the last of them."""
-        ids = chunk.token_ids
+        ids: list[int] = []
+        texts: list[str] = []
+        self.join(chunk, ids, texts)
+        return list(map(Token, ids, texts))
+
+    def join(self, chunk: TokenChunk, ids: list[int], texts: list[str]) -> bool:
+        """``feed``, with ids and texts added to lists; whether the chunk completes any."""
+        new = chunk.token_ids
         if not chunk.text and chunk.finish_reason is None:
-            self._waiting += ids
-            return []
+            self._waiting += new
+            return False
         if self._waiting:
-            ids = self._waiting + ids
+            new = self._waiting + new
             self._waiting = []
-        if len(ids) == 1:
-            return [Token(ids[0], chunk.text)]
-        if not chunk.text:
-            return [Token(token_id, "") for token_id in ids]
-        # Which of them a part of the text belongs to only the engine knows.
-        return [*(Token(token_id, "") for token_id in ids[:-1]), Token(ids[-1], chunk.text)]
+        if not new:
+            assert not chunk.text, "text without a token"
+            return False
+        ids += new
+        if len(new) > 1:
+            # Which of them a part of the text belongs to only the engine knows.
+            texts += [""] * (len(new) - 1)
+        texts.append(chunk.text)
+        return True

@@ -36,7 +36,7 @@ from streaming.engines.http import (
     text_of,
     token_ids,
 )
-from streaming.engines.stream import Chunks, event_of, one_token, takes_token_ids
+from streaming.engines.stream import Chunks, events_of, one_token, takes_token_ids
 
 FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
 EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
@@ -247,8 +247,8 @@ class _EventReader:
         self.finished = False
 
     async def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
-        for payload in payloads:
-            chunks.append(await self._chunk(event_of(payload)))
+        for event in events_of(payloads):
+            chunks.append(await self._chunk(event))
 
     async def _chunk(self, event: dict[str, Any]) -> TokenChunk:
         before, self._predicted = self._predicted, event["tokens_predicted"]

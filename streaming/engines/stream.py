@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol, Self
 from uuid import uuid4
@@ -161,14 +161,31 @@ class Chunks:
         return AttemptFailed(Cause.STALLED, silence, evidence=failure.evidence)
 
 
-def event_of(payload: bytes) -> dict[str, Any]:
-    """One event. Raises what an error object means."""
-    event = parsed(payload)
-    if not isinstance(event, dict):
-        raise AttemptFailed(Cause.MALFORMED, f"not an event: {payload[:80]!r}")
-    if "error" in event:
-        raise_for_error(event["error"])
-    return event
+def events_of(payloads: list[bytes]) -> Iterator[dict[str, Any]]:
+    """The events of one read, in turn. Raises what an error object means, when its turn comes.
+
+    ``[DONE]`` is left out: it proves nothing, as it follows errors and aborts too.
+    """
+    for event in _values(payloads):
+        if not isinstance(event, dict):
+            raise AttemptFailed(Cause.MALFORMED, f"not an event: {event!r:.80}")
+        if "error" in event:
+            raise_for_error(event["error"])
+        yield event
+
+
+def _values(payloads: list[bytes]) -> Iterable[Any]:
+    if len(payloads) > 1:
+        # Together they take half the time. What cannot be read so is read one by one, to the one
+        # that is wrong.
+        try:
+            values: list[Any] = orjson.loads(b"[%b]" % b",".join(payloads))
+        except orjson.JSONDecodeError:
+            pass
+        else:
+            if len(values) == len(payloads):
+                return values
+    return (parsed(payload) for payload in payloads if payload != b"[DONE]")
 
 
 # An ordinary token in every vocabulary: the first ones are often control tokens.

@@ -36,7 +36,7 @@ from streaming.engines.http import (
     text_of,
     token_ids,
 )
-from streaming.engines.stream import Chunks, event_of, one_token, takes_token_ids
+from streaming.engines.stream import Chunks, events_of, one_token, takes_token_ids
 
 FINISHED = {
     "stop": "stop",
@@ -230,10 +230,7 @@ class _EventReader:
         self.finished = False
 
     async def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
-        for payload in payloads:
-            if payload == b"[DONE]":  # proves nothing: it follows errors and aborts too
-                continue
-            event = event_of(payload)
+        for event in events_of(payloads):
             choices = event.get("choices")
             usage = event.get("usage")
             if usage:

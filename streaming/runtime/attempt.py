@@ -261,19 +261,24 @@ class AttemptRun:
         log = self.session.log
         if log.lost is not None:
             raise log.lost
-        tokens: list[Token] = []
+        ids: list[int] = []
+        texts: list[str] = []
         finish = None
         ends_surely = True
         for chunk in chunks:
-            self._generated += len(chunk.token_ids)
-            if complete := self._boundary.feed(chunk):
-                tokens += complete
-                ends_surely = len(chunk.token_ids) == 1
+            count = len(chunk.token_ids)
+            self._generated += count
+            if self._boundary.join(chunk, ids, texts):
+                ends_surely = count == 1
             finish = chunk.finish_reason
             if finish is not None:
                 break
         self.engine_finished = finish is not None
-        return self._keep(Portion(tokens, finish, ends_surely), None)
+        if ids:
+            self._extend(ids, texts, ends_surely)
+        if finish is not None:
+            self._note_finish(finish)
+        return finish
 
     async def _take_moderated(
         self, chunks: list[TokenChunk], rehearse_at: int | None
@@ -346,15 +351,21 @@ class AttemptRun:
     def _append(self, tokens: list[Token], portion: Portion) -> None:
         before = self.session.log.last_seq
         if tokens:
-            if self._first_token is None:
-                if not self.overseer.may_append(self):
-                    raise Overtaken
-                self._note_first_token()
-            self.session.log.append(tokens, self.number, ends_surely=portion.ends_surely)
-            self._appended += len(tokens)
-            self._last_seq = self.session.log.last_seq
+            ids, texts = [token.id for token in tokens], [token.text for token in tokens]
+            self._extend(ids, texts, portion.ends_surely)
         if portion.hits and self.screening is not None:
             self.screening.note(portion.hits, before)
+
+    def _extend(self, ids: list[int], texts: list[str], ends_surely: bool) -> None:
+        """Add tokens to the log. Raises ``Overtaken`` before the first, if another was faster."""
+        if self._first_token is None:
+            if not self.overseer.may_append(self):
+                raise Overtaken
+            self._note_first_token()
+        log = self.session.log
+        log.extend(ids, texts, self.number, ends_surely=ends_surely)
+        self._appended += len(ids)
+        self._last_seq = log.last_seq
 
     def _note_first_token(self) -> None:
         session = self.session

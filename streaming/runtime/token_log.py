@@ -182,17 +182,23 @@ class SessionLog:
 
     def append(self, tokens: list[Token], attempt: int, *, ends_surely: bool = True) -> None:
         """Add tokens of ``attempt``. Raises ``LogClosed``."""
+        ids, texts = [token.id for token in tokens], [token.text for token in tokens]
+        self.extend(ids, texts, attempt, ends_surely=ends_surely)
+
+    def extend(
+        self, ids: list[int], texts: list[str], attempt: int, *, ends_surely: bool = True
+    ) -> None:
+        """``append``, with the ids of tokens and their texts in a list each."""
         self._must_be_open()
         run = self._run_of(attempt)
         run.ends_surely = self.ends_surely = ends_surely
-        ids = [token.id for token in tokens]
         run.ids += ids
-        run.texts += [token.text for token in tokens]
+        run.texts += texts
         self.token_ids.fromlist(ids)
         if UNKNOWN_ID in ids:
             self.ids_known = False
-        self.last_seq += len(tokens)
-        self._unwritten += len(tokens)
+        self.last_seq += len(ids)
+        self._unwritten += len(ids)
         self._notify(self)
 
     def close(self, terminal: dict[str, Any], attempt: int) -> None:
