@@ -23,11 +23,13 @@ class SSEParser:
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are complete now. Raises ``EventTooLong``."""
         buffer = self._buffer + data if self._buffer else data
-        if buffer.startswith(b"data: ") and buffer.endswith(b"\n\n"):
-            # What engines send nearly always: whole events of one line each.
-            payloads = buffer[6:-2].split(b"\n\ndata: ")
-            if buffer.count(b"\n") == 2 * len(payloads) and b"\r" not in buffer:
-                self._buffer = b""
+        end = buffer.rfind(b"\n\n")
+        if end > 0 and buffer.startswith(b"data: ") and b"\r" not in buffer:
+            # What engines send nearly always: events of one line each, the last maybe half there.
+            payloads = buffer[6:end].split(b"\n\ndata: ")
+            if buffer.count(b"\n", 0, end) == 2 * len(payloads) - 2:
+                self._buffer = buffer[end + 2 :]
+                self._check_length()
                 return payloads
         if b"\r" in buffer:
             # A CR at the very end may be the first half of CRLF: it stays for the next call.
@@ -35,9 +37,12 @@ class SSEParser:
             body = buffer[: len(buffer) - len(tail)]
             buffer = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + tail
         *events, self._buffer = buffer.split(b"\n\n")
+        self._check_length()
+        return [payload for event in events if (payload := _data_of(event)) is not None]
+
+    def _check_length(self) -> None:
         if len(self._buffer) > self._limit:
             raise EventTooLong(f"an event is longer than {self._limit} bytes")
-        return [payload for event in events if (payload := _data_of(event)) is not None]
 
     @property
     def pending(self) -> bool:
