@@ -19,6 +19,8 @@ MOST_HELD = 64 * 1024
 """Bytes of a reply that may wait for their reader before the connection is read no further."""
 LONGEST_HEAD = 64 * 1024
 LONGEST_LINE = 4 * 1024
+MOST_IN_ADVANCE = 8
+"""Heads of informational replies (1xx) that may come together before the real one."""
 
 
 def request_head(path: str, host: str, headers: Mapping[str, str], length: int) -> bytes:
@@ -70,6 +72,7 @@ class Reply:
         return (
             self.is_whole
             and self._error is None
+            and not self._is_paused  # nobody would resume it
             and (self._is_chunked or self._left is not None)
             and "close" not in self.headers.get("connection", "").lower()
         )
@@ -156,21 +159,24 @@ class Reply:
 
     def _take_head(self, data: bytes) -> bytes:
         """Read the head once all of it is there; the body's beginning behind it."""
-        data = self._rest + data
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            if not data.startswith(b"HTTP/1."[: len(data)]) or len(data) > LONGEST_HEAD:
-                raise ValueError(f"{data[:40]!r}")
-            self._rest = data
-            return b""
-        self._rest = b""
-        line, *fields = data[:end].decode("latin-1").split("\r\n")
-        version, _, status = line.partition(" ")
-        if not version.startswith("HTTP/1."):
-            raise ValueError(f"{line[:40]!r}")
-        code = int(status[:3])
-        if code < 200:  # something in advance; the head is still to come
-            return self._take_head(data[end + 4 :])
+        data, self._rest = self._rest + data, b""
+        for _ in range(MOST_IN_ADVANCE + 1):
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if not data.startswith(b"HTTP/1."[: len(data)]) or len(data) > LONGEST_HEAD:
+                    raise ValueError(f"{data[:40]!r}")
+                self._rest = data
+                return b""
+            line, *fields = data[:end].decode("latin-1").split("\r\n")
+            data = data[end + 4 :]
+            version, _, status = line.partition(" ")
+            if not version.startswith("HTTP/1."):
+                raise ValueError(f"{line[:40]!r}")
+            code = int(status[:3])
+            if code >= 200:
+                break
+        else:
+            raise ValueError("one informational reply after the other")
         for field in fields:
             name, _, value = field.partition(":")
             self.headers[name.lower()] = value.strip()
@@ -185,7 +191,7 @@ class Reply:
         elif code in (204, 304):
             self._left, self.is_whole = 0, True
         self.status = code
-        return data[end + 4 :]
+        return data
 
     def _take_body(self, data: bytes) -> None:
         if self._is_chunked:
@@ -223,10 +229,12 @@ class Reply:
                 if end < 0 and size - at < LONGEST_LINE:
                     self._rest = data[at:]
                     break
+                if end < 0:  # else the search would begin anew, and never end
+                    raise ValueError(f"a line without an end: {data[at : at + 40]!r}")
                 line, at = data[at:end], end + 2
                 if not self._is_last:
                     length = int(line.partition(b";")[0], 16)
-                    if length < 0 or end < 0:
+                    if length < 0:
                         raise ValueError(f"no size of a chunk: {line[:40]!r}")
                     self._is_last = length == 0
                     left = length and length + 2

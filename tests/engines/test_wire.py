@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientError, ClientPayloadError, ServerDisconnectedError
 
 from streaming.engines.sockets import EngineConnection
-from streaming.engines.wire import MOST_HELD, Reply, request_head
+from streaming.engines.wire import MOST_HELD, MOST_IN_ADVANCE, Reply, request_head
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 TWO = CHUNKED + b"5;x=1\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
@@ -51,7 +51,7 @@ async def body(reply: Reply) -> bytes:
     [
         (TWO, b"hello world"),
         (CHUNKED + b"1\r\na\r\n0\r\nX-Trailer: 1\r\n\r\n", b"a"),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" + TWO, b"hello world"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * MOST_IN_ADVANCE + TWO, b"hello world"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
         (b"HTTP/1.1 200 OK\r\ncontent-length:0\r\n\r\n", b""),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
@@ -112,6 +112,8 @@ async def test_what_came_before_a_reset_is_read_first():
         CHUNKED + b"-5\r\n",
         CHUNKED + b"five\r\n",
         CHUNKED + b"1" * 5000,
+        CHUNKED + b"0\r\n" + b"x" * 5000,
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 5000,
         TWO + b"more",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000,
@@ -140,6 +142,23 @@ async def test_a_slow_reader_holds_up_the_connection():
     assert not one.connection.transport.reads
     assert len(await anext(one)) == MOST_HELD + 1
     assert one.connection.transport.reads
+
+
+@pytest.mark.parametrize("piece", [1, 700, 5000])
+async def test_a_trailer_without_an_end_ends_the_connection(piece):
+    one = await reply()
+    one.feed(CHUNKED + b"0\r\n")
+    for _ in range(5000 // piece):
+        one.feed(b"x" * piece)
+    assert one.connection.transport.is_aborted
+
+
+async def test_a_connection_that_reads_no_further_is_not_kept():
+    one = await reply()
+    one.feed(CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (MOST_HELD + 1, b"x" * (MOST_HELD + 1)))
+    assert (one.is_whole, one.keeps_connection) == (True, False)
+    await anext(one)
+    assert one.keeps_connection
 
 
 async def test_patience_ends():
