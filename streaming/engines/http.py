@@ -190,11 +190,12 @@ class _Wired(Reply):
         if self._is_closed:
             return
         self._is_closed = True
-        self.connection.reply = None
-        if self.keeps_connection and self.connection.is_connected():
-            self._connector.leave(self._origin, self.connection)
+        connection = self.connection
+        connection.reply = None
+        if self.keeps_connection and connection.has_sent_all:
+            self._connector.leave(self._origin, connection)
         else:
-            self.connection.close()
+            connection.close()
 
 
 class _Carried:

@@ -122,6 +122,14 @@ class EngineConnection(ResponseHandler):
         super().connection_made(transport)
         self.socket = transport.get_extra_info("socket")
 
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether it is open, and no part of a request waits: an engine may refuse one half read."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return False
+        return not transport.get_write_buffer_size()
+
     def data_received(self, data: bytes) -> None:
         if self.reply is not None:
             self.reply.feed(data)

@@ -118,8 +118,14 @@ class SpareConnector(TCPConnector):
         spares = self._spares.get(origin)
         while spares:
             _, spare = spares.pop()  # the freshest
-            if spare.is_connected() and isinstance(spare, EngineConnection):
+            # One that has spoken unasked said that it is being closed, as a rule.
+            if (
+                isinstance(spare, EngineConnection)
+                and spare.is_connected()
+                and not spare.should_close
+            ):
                 return spare
+            spare.close()
         request = ClientRequest("GET", origin, loop=loop, server_hostname=host)
         limits = ClientTimeout(sock_connect=timeout)
         try:

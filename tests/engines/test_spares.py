@@ -86,6 +86,36 @@ async def test_a_spare_that_its_server_has_closed_is_not_used(client, node):
     assert node.made == 3
 
 
+async def test_a_spare_that_has_spoken_unasked_is_not_used(client, node):
+    url = await node.start()
+    await client.keep_spares(url, 1)
+    await until(lambda: node.open)
+    next(iter(node.open)).write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+    await asyncio.sleep(0.05)
+    await ask(client, url)
+    assert node.made == 2
+
+
+async def test_a_connection_with_half_a_request_on_it_is_not_used_again(client):
+    made: list[asyncio.StreamWriter] = []
+
+    async def refuse_unread(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(ANSWER)
+
+    server = await asyncio.start_server(refuse_unread, "127.0.0.1")
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    for body in (b" " * 20_000_000, b"{}"):
+        reply = await client.post(url, body, {}, Watch())
+        assert b"".join([part async for part in reply]) == b"ok"
+        await reply.aclose()
+    assert len(made) == 2
+    server.close()
+    for writer in made:
+        writer.close()
+
+
 async def test_spares_do_not_grow_old(client, node, monkeypatch):
     url = await node.start()
     await client.keep_spares(url, 2)
