@@ -31,6 +31,7 @@ from gateway_project.server.protocols import (
     GatewayWebSocketFactory,
 )
 from gateway_project.server.transport import ConnectionSocket, GatewayPort, GatewayTransport
+from streaming.core import log_fields
 
 logger = logging.getLogger(__name__)
 reactor: Any = twisted_reactor
@@ -223,7 +224,10 @@ class GatewayServer(daphne.server.Server):
             scope["extensions"][FORWARDED_EXTENSION] = {}
         inbox = Inbox()
         send = functools.partial(self.handle_reply, protocol)
-        task = self._loop.create_task(_run(self.application, scope, inbox.get, send))
+        # A request that came in a pipeline begins where the one before it ends, in its name.
+        task = self._loop.create_task(
+            _run(self.application, scope, inbox.get, send), context=log_fields.nobody()
+        )
         details["application_instance"] = task
         task.add_done_callback(functools.partial(self._application_done, protocol))
         return inbox

@@ -96,6 +96,7 @@ class Hedging:
         self._note("hedged", hedge, silent_ms=silent)
 
     async def _run(self, hedge: Hedge) -> str:
+        self._session.sign_log()  # whoever has seen the silence began this task
         try:
             async with self._shared.turns.next() as turn:
                 run = await self._preparation.attempt(hedge.booking, turn, "hedge")

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from streaming.conf import conf
+from streaming.core import log_fields
 from streaming.core.chat import ChatRequest
 from streaming.core.content_rules import RuleSet, Told
 from streaming.core.delivery import Marks
@@ -122,6 +123,14 @@ class LiveSession:
 
     def __repr__(self) -> str:
         return f"<LiveSession {self.reference} {self.state.value}: {len(self.readers)} readers, {self.log!r}>"
+
+    def sign_log(self) -> None:
+        """From here on the running task writes into the process's log in this session's name."""
+        log_fields.begin(
+            session_id=str(self.id),
+            request_id=self.request_id,
+            tenant_id=self.principal.tenant_id,
+        )
 
     def move(self, to: SessionState) -> None:
         """Change state. Raises ``IllegalMove``."""

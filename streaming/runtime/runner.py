@@ -113,11 +113,7 @@ class StreamRunner:
         """Run to the end. Raises only ``CancelledError``, when the process goes down."""
         session = self._session
         session.has_begun = True
-        log_fields.begin(
-            session_id=str(session.id),
-            request_id=session.request_id,
-            tenant_id=session.principal.tenant_id,
-        )
+        session.sign_log()
         try:
             with answer_limit(session):
                 end = session.end_request or await self._produce()
