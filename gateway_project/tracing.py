@@ -88,7 +88,8 @@ class OpenTelemetryTracing:
         return _Attempt(
             self._tracer.start_span(
                 f"text_completion {model}",
-                context=propagate.extract({"traceparent": within}) if within else None,
+                # Without one it begins a trace: whoever happens to run us is not its parent.
+                context=propagate.extract({"traceparent": within} if within else {}),
                 kind=SpanKind.CLIENT,
                 attributes={
                     "gen_ai.operation.name": "text_completion",
