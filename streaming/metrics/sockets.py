@@ -28,16 +28,19 @@ SUMMARY = Path("/proc/net/sockstat")
 
 
 def time_wait_sockets() -> int | None:
-    """Closed sockets of this machine (or container) that still hold their ports; None: not Linux.
+    """Closed sockets of this machine (or container) that still hold their ports; None: nobody tells.
 
     They belong to no process, so the tables of processes do not show them.
     """
     try:
         lines = SUMMARY.read_text().splitlines()
-    except FileNotFoundError:
+    except OSError:
         return None
-    fields = next(line.split() for line in lines if line.startswith("TCP:"))
-    return int(fields[fields.index("tw") + 1])
+    for line in lines:
+        name, *fields = line.split() or [""]
+        if name == "TCP:" and "tw" in fields[::2]:
+            return int(fields[fields.index("tw") + 1])
+    return None
 
 
 def count_sockets(pids: Iterable[int]) -> Counter[str]:
