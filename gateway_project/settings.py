@@ -36,7 +36,8 @@ BILLING = BillingConf.from_env(env)
 
 DEBUG: bool = env.bool("DEBUG", default=False)
 SECRET_KEY: str = env.str("SECRET_KEY", default="") or stored_secret_key(DATA_DIR)
-# Keys of before: they sign nothing, and what they have signed is still believed.
+# Keys of before: what they have signed is still believed. They sign only what goes to receivers that
+# may not have the new secrets yet (webhooks, usage events), besides the present one.
 SECRET_KEY_FALLBACKS: list[str] = env.list("SECRET_KEY_FALLBACKS", default=[])
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])

@@ -174,7 +174,7 @@ class GatewayRequest(WebRequest):
     def handle_reply(self, message: dict[str, Any]) -> None:
         """Daphne's, with a short way for all but the first and the last piece of a stream."""
         if self.startedWriting and self.chunked and message.get("more_body"):
-            data = message["body"]
+            data = message.get("body")
             if data and not (self.finished or self._disconnected):
                 self.sentLength += len(data)
                 self.channel.transport.write(b"%x\r\n%b\r\n" % (len(data), data))

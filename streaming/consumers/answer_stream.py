@@ -126,7 +126,7 @@ class AnswerStream:
                             self._end = "whole"
                             self._raise_error(piece.terminal)
                     # After tokens too: news that came while they were sent wakes nobody again.
-                    if controls := self._due_controls():
+                    while controls := self._due_controls():
                         await self._send(controls)
                     if told := self._due_quality(loop.time()):
                         await self._send(told)

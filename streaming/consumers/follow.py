@@ -146,12 +146,13 @@ class Follow:
 
     async def _tell_controls(self, attachment: Attachment) -> None:
         """What has happened at the reader's cursor."""
-        for control in attachment.due_controls():
-            if control.name in ("recovering", "recovered"):
-                self.recovering = control.name == "recovering"
-                await self._socket._send(
-                    {"type": control.name, "session": str(self._session_id), **control.data}
-                )
+        while due := attachment.due_controls():  # more may come while these are sent
+            for control in due:
+                if control.name in ("recovering", "recovered"):
+                    self.recovering = control.name == "recovering"
+                    await self._socket._send(
+                        {"type": control.name, "session": str(self._session_id), **control.data}
+                    )
 
     async def _tell_state(self, attachment: Attachment) -> None:
         """A recovery that this process did not begin, or whose beginning it did not see."""
