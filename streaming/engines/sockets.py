@@ -123,6 +123,16 @@ class EngineConnection(ResponseHandler):
         self.socket = transport.get_extra_info("socket")
 
     @property
+    def is_usable(self) -> bool:
+        """Whether a request may go out on it: nothing came unasked, and the peer has not closed it.
+
+        The kernel is asked too: what it knows our loop may not have got round to, and a request that
+        meets the end of its connection counts as a failure of the node.
+        """
+        state = tcp_facts(self.socket).get("state", "established")
+        return self.is_connected() and not self.should_close and state == "established"
+
+    @property
     def has_sent_all(self) -> bool:
         """Whether it is open, and no part of a request waits: an engine may refuse one half read."""
         transport = self.transport

@@ -112,18 +112,13 @@ class SpareConnector(TCPConnector):
         used = self._used.get(origin)
         while used:
             since, left = used.pop()
-            if loop.time() - since < USED_REST and left.is_connected() and not left.should_close:
+            if loop.time() - since < USED_REST and left.is_usable:
                 return left
             left.close()
         spares = self._spares.get(origin)
         while spares:
             _, spare = spares.pop()  # the freshest
-            # One that has spoken unasked said that it is being closed, as a rule.
-            if (
-                isinstance(spare, EngineConnection)
-                and spare.is_connected()
-                and not spare.should_close
-            ):
+            if isinstance(spare, EngineConnection) and spare.is_usable:
                 return spare
             spare.close()
         request = ClientRequest("GET", origin, loop=loop, server_hostname=host)

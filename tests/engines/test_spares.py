@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from yarl import URL
 
 from streaming.engines import spares
 from streaming.engines.http import EngineClient
@@ -84,6 +86,20 @@ async def test_a_spare_that_its_server_has_closed_is_not_used(client, node):
     await until(lambda: not node.open)
     await ask(client, url)
     assert node.made == 3
+
+
+async def test_a_spare_that_was_closed_a_moment_ago_is_not_used(client):
+    connector = client._connector
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(2)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        await connector.keep_spares(url, 1, 1.0)
+        spare = server.accept()[0]
+        spare.close()  # our loop has not heard of it yet
+        taken = await connector.take(URL(url), 1.0)
+        with server.accept()[0] as anew:
+            assert taken.socket.getsockname() == anew.getpeername()
+            taken.close()
 
 
 async def test_a_spare_that_has_spoken_unasked_is_not_used(client, node):
