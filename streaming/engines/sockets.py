@@ -203,7 +203,8 @@ class Watch:
         facts = tcp_facts(self._socket())
         if facts and min(facts["last_data_recv"], facts["last_data_sent"]) > self.limit * 1000:
             transport = None if self._connection is None else self._connection.transport
-            if transport is not None:
+            # Where we do not read, since the journal takes no more, the silence is ours.
+            if transport is not None and transport.is_reading():
                 self.was_cut = True
                 transport.abort()
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from aiohttp import ClientError, ClientPayloadError, ServerDisconnectedError
 
+from streaming.engines import sockets
 from streaming.engines.sockets import EngineConnection
 from streaming.engines.wire import MOST_HELD, MOST_IN_ADVANCE, Reply, request_head
 
@@ -30,6 +31,9 @@ class Transport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.reads = True
+
+    def is_reading(self) -> bool:
+        return self.reads
 
     def is_closing(self) -> bool:
         return self.is_aborted
@@ -159,6 +163,20 @@ async def test_a_connection_that_reads_no_further_is_not_kept():
     assert (one.is_whole, one.keeps_connection) == (True, False)
     await anext(one)
     assert one.keeps_connection
+
+
+async def test_a_connection_is_not_cut_for_a_silence_of_our_own(monkeypatch):
+    silent = {"last_data_recv": 40_000, "last_data_sent": 40_000}
+    monkeypatch.setattr(sockets, "tcp_facts", lambda sock: silent)
+    one, watch = await reply(), sockets.Watch()
+    watch.begin(one.connection)
+    watch.limit = 30.0
+    one.feed(CHUNKED + b"%x\r\n%b\r\n" % (MOST_HELD + 1, b"x" * (MOST_HELD + 1)))
+    watch.check()
+    assert (watch.was_cut, one.connection.transport.is_aborted) == (False, False)
+    await anext(one)
+    watch.check()
+    assert (watch.was_cut, one.connection.transport.is_aborted) == (True, True)
 
 
 async def test_patience_ends():
