@@ -192,7 +192,9 @@ class _Wired(Reply):
         self._is_closed = True
         connection = self.connection
         connection.reply = None
-        if self.keeps_connection and connection.has_sent_all:
+        if not connection.has_sent_all:
+            connection.abort()  # what the engine has not got whole it shall not begin
+        elif self.keeps_connection:
             self._connector.leave(self._origin, connection)
         else:
             connection.close()
