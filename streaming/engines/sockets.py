@@ -129,7 +129,7 @@ class EngineConnection(ResponseHandler):
         The kernel is asked too: what it knows our loop may not have got round to, and a request that
         meets the end of its connection counts as a failure of the node.
         """
-        state = tcp_facts(self.socket).get("state", "established")
+        state: str = tcp_facts(self.socket).get("state", "established")
         return self.is_connected() and not self.should_close and state == "established"
 
     @property
