@@ -148,6 +148,12 @@ class AttemptRun:
             else:
                 self._ended("cancelled", "the session was asked to end")
             raise
+        except Exception as exc:
+            # Nothing of the engine's: the session ends by it. Whoever owns a log that is lost here
+            # writes down what has become of its attempts.
+            if session.log.lost is None:
+                self._ended("cancelled", f"the session ends: {type(exc).__name__}")
+            raise
         self._ended("finished", finish)
         return finish
 
