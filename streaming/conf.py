@@ -127,7 +127,8 @@ class StreamingConf:
     )
     heartbeat_seconds: float = setting(1.0, "Pace of the gateway process's own heartbeat row.")
     journal_down_seconds: float = setting(
-        60.0, "How long the token log may be unwritable before sessions end in journal_unavailable."
+        60.0,
+        "How long the token log may be unwritable before readers are told journal_unavailable.",
     )
     grace_seconds: float = setting(
         3.0,

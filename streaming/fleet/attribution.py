@@ -288,7 +288,11 @@ class Attributor:
                 self._waiting.append(failure)
         while len(self._waiting) > MOST_WAITING:
             dropped = self._waiting.popleft()
-            logger.warning("an attribution is let go: %s", dropped.verdict)
+            logger.warning(
+                "an attribution is let go: attempt %d",
+                dropped.number,
+                extra={"session_id": str(dropped.session_id)},
+            )
         self._news.set()
 
     def _shared_evidence(self, burst: Burst, findings: Findings) -> dict[str, Any]:

@@ -170,11 +170,13 @@ class Hedging:
             hedge.first.is_hedged = False
             metrics.hedge("failed")
             self._not_before = asyncio.get_running_loop().time() + AGAIN_SECONDS
+            why = type(failure).__name__  # never the engine's words: they may quote the request
             if isinstance(failure, AttemptFailed):
+                why = failure.cause.value
                 node = hedge.booking.node
                 self._placement.note_failure(node)
                 self._shared.fleet.attempt_failed(node, failure.cause, failure.retry_after)
-            logger.info("a hedge failed: %s", failure, extra={"node": hedge.booking.node.name})
+            logger.info("a hedge failed: %s", why, extra={"node": hedge.booking.node.name})
 
     def _note(self, kind: str, hedge: Hedge, **data: Any) -> None:
         log = self._session.log
