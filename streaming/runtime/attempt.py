@@ -22,10 +22,11 @@ from streaming.engines.base import Generation, TokenStream
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
 from streaming.metrics.plain import Samples
+from streaming.runtime.attempt_record import answer_went_on, attempt_ended, attempt_started
 from streaming.runtime.limits import silence_limit
 from streaming.runtime.live import LiveSession
 from streaming.runtime.quality import variant_label
-from streaming.runtime.records import Record, RecordKind, now, printable, session_changed
+from streaming.runtime.records import now, session_changed
 from streaming.runtime.screening import Portion, Screening
 from streaming.runtime.turns import Turn
 from streaming.tracing import AttemptSpan
@@ -127,7 +128,9 @@ class AttemptRun:
         if self.known:
             self._suppressor = Suppressor(self.known, list(session.log.token_ids))
         self._is_plain = not (self.screening or self._suppressor or session.request.stop)
-        session.log.note(self._start_record())
+        session.log.note(
+            attempt_started(session, self.node, self.number, self.kind, self.grade, self.generation)
+        )
         session.tell("attempt", attempt=self.number, node=self.node.name, seq=session.log.last_seq)
         try:
             finish = await self._read()
@@ -393,19 +396,13 @@ class AttemptRun:
                     gap_ms=round(self._recovery_ms, 1),
                 )
             session.log.note(
-                Record(
-                    RecordKind.EVENT,
-                    {
-                        "session_id": session.id,
-                        "at": self._first_token_at,
-                        "kind": "moved" if self.kind == "migration" else "recovered",
-                        "seq": session.log.last_seq,
-                        "data": {
-                            "node": self.node.name,
-                            "grade": self.grade.value if self.grade else "",
-                            "gap_ms": round(self._recovery_ms, 1),
-                        },
-                    },
+                answer_went_on(
+                    session,
+                    self.node,
+                    self.kind,
+                    self.grade,
+                    self._first_token_at,
+                    self._recovery_ms,
                 )
             )
         if self.silent_since is not None:
@@ -442,34 +439,6 @@ class AttemptRun:
             answer = 0 if self.grade is SeamGrade.REGENERATED else self._first_seq - 1
             self.session.prompt_tokens = reported - answer
 
-    def _start_record(self) -> Record:
-        return Record(
-            RecordKind.ATTEMPT_STARTED,
-            {
-                "session_id": self.session.id,
-                "number": self.number,
-                "epoch": self.session.log.epoch,
-                "node_id": self.node.id,
-                "node_name": self.node.name,
-                "engine_request_id": self.generation.request_id,
-                "seam_grade": self.grade.value if self.grade else "",
-                "seam_note": self._seam_note(),
-                "started_at": now(),
-                "kind": self.kind,
-            },
-        )
-
-    def _seam_note(self) -> str:
-        """What the grade does not say: state of the engine that could not be carried over."""
-        sampling = self.generation.sampling
-        if self.grade is None or self.grade is SeamGrade.REGENERATED:
-            return ""
-        if self.node.dialect.name == "vllm" and sampling.presence_penalty:
-            return "presence penalty carried as a bias: counted twice for tokens that recur"
-        if self.generation.sampling.temperature and self.node.dialect.name == "llamacpp":
-            return "the engine's random generator restarted"
-        return ""
-
     def _ended(self, reason: str, detail: str) -> None:
         """Write down how it went. Tokens without text yet, or held back, are discarded."""
         log, loop = self.session.log, asyncio.get_running_loop()
@@ -477,7 +446,6 @@ class AttemptRun:
         # Without text yet, held back, behind a stop string, or of an attempt that was overtaken.
         discarded = self._generated - self._appended - repeated
         self.discarded = discarded + repeated
-        usage = self.generation.usage
         noticed_after = None
         if reason not in ("finished", "cancelled", "migrated"):
             noticed_after = loop.time() - self.last_data
@@ -506,31 +474,23 @@ class AttemptRun:
             )
         if self.screening is not None:
             log.note(*self.screening.end())
+        first = self._first_token
         log.note(
-            Record(
-                RecordKind.ATTEMPT_ENDED,
-                {
-                    "session_id": self.session.id,
-                    "number": self.number,
-                    "first_token_at": self._first_token_at,
-                    "ended_at": now(),
-                    "first_seq": self._first_seq if self._last_seq else None,
-                    "last_seq": self._last_seq or None,
-                    "end_reason": reason,
-                    "end_detail": printable(detail, 500),
-                    "seam_grade": self.grade.value if self.grade else "",
-                    "ttft_ms": (self._first_token - self._started) * 1000
-                    if self._first_token
-                    else None,
-                    "detection_ms": None if noticed_after is None else noticed_after * 1000,
-                    "recovery_ms": self._recovery_ms,
-                    "cached_prompt_tokens": usage.cached_prompt_tokens,
-                    "generated_tokens": self._generated,
-                    "discarded_tokens": discarded,
-                    "repeated_tokens": repeated,
-                    "engine_prompt_tokens": usage.prompt_tokens,
-                    "engine_completion_tokens": usage.completion_tokens,
-                    "reclaim": "" if self.engine_finished else "pending",
-                },
+            attempt_ended(
+                self.session.id,
+                self.number,
+                reason=reason,
+                detail=detail,
+                grade=self.grade,
+                seqs=(self._first_seq, self._last_seq) if self._last_seq else None,
+                first_token_at=self._first_token_at,
+                ttft_ms=None if first is None else (first - self._started) * 1000,
+                detection_ms=None if noticed_after is None else noticed_after * 1000,
+                recovery_ms=self._recovery_ms,
+                generated=self._generated,
+                discarded=discarded,
+                repeated=repeated,
+                usage=self.generation.usage,
+                engine_finished=self.engine_finished,
             )
         )

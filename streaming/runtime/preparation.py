@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from streaming.core.failures import AttemptFailed
 from streaming.core.levels import engine_priority
 from streaming.core.seams import SeamGrade
 from streaming.engines.base import Generation
@@ -18,7 +17,6 @@ from streaming.runtime.continuation import Continuation
 from streaming.runtime.ending import Tally
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.placement import Placement
-from streaming.runtime.records import Record, RecordKind, now, printable
 from streaming.runtime.screening import screening_of
 from streaming.runtime.shared import Shared
 from streaming.runtime.turns import Turn
@@ -119,31 +117,3 @@ class Preparation:
             return None
         is_continuation = self._tally.attempts > 1 or self._session.log.last_seq > 0
         return engine_priority(self._session.principal.level, is_continuation=is_continuation)
-
-
-def records_of_unasked(
-    session: LiveSession, node: Node, number: int, kind: str, failure: AttemptFailed
-) -> tuple[Record, Record]:
-    """An attempt that failed before its engine was asked to generate."""
-    at = now()
-    common = {"session_id": session.id, "number": number, "seam_grade": ""}
-    began = {
-        "epoch": session.log.epoch,
-        "node_id": node.id,
-        "node_name": node.name,
-        "engine_request_id": "",
-        "seam_note": "",
-        "started_at": at,
-        "kind": kind,
-    }
-    ended = {
-        "ended_at": at,
-        "end_reason": failure.cause.value,
-        "end_detail": printable(failure.detail, 500),
-        "discarded_tokens": 0,
-        "reclaim": "",
-    }
-    return (
-        Record(RecordKind.ATTEMPT_STARTED, {**common, **began}),
-        Record(RecordKind.ATTEMPT_ENDED, {**common, **ended}),
-    )

@@ -25,6 +25,7 @@ from streaming.errors import (
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Health, Node
 from streaming.runtime.attempt import AttemptRun, Overtaken
+from streaming.runtime.attempt_record import attempt_not_asked
 from streaming.runtime.continuation import Continuation
 from streaming.runtime.ending import Tally, store_end
 from streaming.runtime.hedge import Hedging
@@ -33,7 +34,7 @@ from streaming.runtime.limits import answer_limit
 from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.moves import Move
 from streaming.runtime.placement import Placement
-from streaming.runtime.preparation import Preparation, records_of_unasked
+from streaming.runtime.preparation import Preparation
 from streaming.runtime.quality import variant_label
 from streaming.runtime.records import now, session_changed
 from streaming.runtime.shared import Shared
@@ -256,7 +257,7 @@ class StreamRunner:
         """The attempt failed while it was prepared: the engine did not render, tokenise, …"""
         self._tally.attempts += 1
         self._last_number = number = self._tally.attempts
-        self._log.note(*records_of_unasked(self._session, node, number, self._next_kind, failure))
+        self._log.note(*attempt_not_asked(self._session, node, number, self._next_kind, failure))
         self._shared.attributor.failed(node, self._session.id, number, failure)
 
     def _note_failure(self, node: Node, failure: AttemptFailed) -> None:
