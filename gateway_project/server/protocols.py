@@ -241,6 +241,11 @@ class GatewayWebSocket(WebSocketProtocol):
         super().__init__()
         self.gate = WriteGate()
 
+    def serverSend(self, content: Any, binary: bool = False) -> None:
+        # Once one side has begun to close it, nobody takes anything; the application hears of it soon.
+        if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
+            super().serverSend(content, binary)
+
     def open_gate(self) -> None:
         # Until now the HTTP channel was the producer; its pauses would not reach us.
         self.transport.unregisterProducer()

@@ -35,6 +35,7 @@ async def test_request_and_response(server):
     assert response.status_code == 200
     told = response.json()
     assert told.pop("headers")["x-test"] == "yes"
+    assert told.pop("root_path") == ""
     assert told == {
         "method": "POST",
         "body_bytes": 20_000,

@@ -212,6 +212,29 @@ def test_freeze_engine(node: SimulatorProcess) -> None:
     assert _ask(node).ids == _ANSWER.token_ids
 
 
+def test_slow_engine(node: SimulatorProcess) -> None:
+    with SimulatorProcess(
+        node.dialect, pace=500
+    ) as paced:  # an engine without a pace has none to lose
+        paced.set_fault(kind="slow_engine", arg=0.02)
+        begun = time.monotonic()
+        assert _ask(paced).ids == _ANSWER.token_ids
+        assert time.monotonic() - begun > 0.02 * (len(_ANSWER.token_ids) - 1)
+        paced.clear_faults()
+        assert _ask(paced).ids == _ANSWER.token_ids
+
+
+def test_reset_connections(node: SimulatorProcess) -> None:
+    node.set_fault(kind="slow", arg=0.01)
+    with posted(node.port, _path(node), completion_body(node.dialect, prompt_of(_ASK))) as sock:
+        assert sock.recv(1 << 16)
+        node.set_fault(kind="reset_connections")
+        seen = read_answer(sock)
+    assert seen.ended == "reset"
+    node.clear_faults()
+    assert _ask(node).ids == _ANSWER.token_ids
+
+
 def test_sigterm_silent(node: SimulatorProcess) -> None:
     node.set_fault(kind="slow", arg=0.01)
     node.set_fault(kind="sigterm_silent")
