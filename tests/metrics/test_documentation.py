@@ -66,7 +66,8 @@ async def test_expressions_name_metrics_that_exist() -> None:
 
 async def test_what_is_exposed_after_traffic(start_stack) -> None:
     """Names, types and labels are those of the document, and traffic adds no series."""
-    with SimulatorProcess("vllm") as a, SimulatorProcess("llamacpp") as b:
+    # With a pace: what comes in one read has no time between its tokens, and so no series of it.
+    with SimulatorProcess("vllm", pace=200) as a, SimulatorProcess("llamacpp", pace=200) as b:
         stack: Stack = start_stack(engine_nodes=[f"a=vllm+{a.url}", f"b=llamacpp+{b.url}"])
         url = stack.gateway().url
         sizes: list[Counter[str]] = []
