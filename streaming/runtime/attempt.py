@@ -284,7 +284,9 @@ class AttemptRun:
                 break
         self.engine_finished = finish is not None
         if ids:
-            self._extend(ids, texts, ends_surely)
+            self._before_tokens()
+            log.extend(ids, texts, self.number, ends_surely=ends_surely)
+            self._note_appended(len(ids))
         if finish is not None:
             self._note_finish(finish)
         return finish
@@ -360,21 +362,22 @@ class AttemptRun:
     def _append(self, tokens: list[Token], portion: Portion) -> None:
         before = self.session.log.last_seq
         if tokens:
-            ids, texts = [token.id for token in tokens], [token.text for token in tokens]
-            self._extend(ids, texts, portion.ends_surely)
+            self._before_tokens()
+            self.session.log.append(tokens, self.number, ends_surely=portion.ends_surely)
+            self._note_appended(len(tokens))
         if portion.hits and self.screening is not None:
             self.screening.note(portion.hits, before)
 
-    def _extend(self, ids: list[int], texts: list[str], ends_surely: bool) -> None:
-        """Add tokens to the log. Raises ``Overtaken`` before the first, if another was faster."""
+    def _before_tokens(self) -> None:
+        """Raises ``Overtaken`` before the first of them, if another attempt was faster."""
         if self._first_token is None:
             if not self.overseer.may_append(self):
                 raise Overtaken
             self._note_first_token()
-        log = self.session.log
-        log.extend(ids, texts, self.number, ends_surely=ends_surely)
-        self._appended += len(ids)
-        self._last_seq = log.last_seq
+
+    def _note_appended(self, count: int) -> None:
+        self._appended += count
+        self._last_seq = self.session.log.last_seq
 
     def _note_first_token(self) -> None:
         session = self.session
