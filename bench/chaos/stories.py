@@ -85,8 +85,10 @@ class Story:
             record.first = now
         else:
             seconds = now - self._last_token
-            if seconds - self._interval > SILENCE_NOTED:
-                record.gaps.append(Gap(at=now, seconds=seconds, beyond=seconds - self._interval))
+            # A character made of several tokens can't be shown before the last of them.
+            beyond = seconds - self._interval * (seq - self.cursor if len(text) == 1 else 1)
+            if beyond > SILENCE_NOTED:
+                record.gaps.append(Gap(at=now, seconds=seconds, beyond=beyond))
         self._last_token = now
         self._texts.append(text)
         self.cursor = record.tokens = seq

@@ -36,3 +36,38 @@ class Pace:
     def longest_usual(self, floor: float) -> float:
         """Silence beyond this is worth a look; never less than ``floor``."""
         return max(floor, self.mean + 6 * self.deviation)
+
+
+class Leniency:
+    """How much longer than ``Pace`` says a node may be silent: what false alarms have taught.
+
+    A node may stop for all of its streams at once and be well: a long prompt of somebody else, a
+    collection of garbage. Where that happens often the next alarm is to come later; what happened
+    once is soon forgotten. Times are seconds.
+    """
+
+    __slots__ = ("_at", "_extra")
+
+    HALF_LIFE = 30.0
+    GAIN = 0.25
+    AT_ONCE = 0.5
+    """False alarms closer together are one: all streams of a node stop together."""
+
+    def __init__(self) -> None:
+        self._extra = 0.0
+        self._at = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"<Leniency {self._extra:.3f} s at {self._at:.1f}>"
+
+    def extra(self, now: float) -> float:
+        """Seconds beyond the floor that are usual by now."""
+        return self._extra * 0.5 ** ((now - self._at) / self.HALF_LIFE) if self._extra else 0.0
+
+    def note(self, beyond: float, now: float) -> None:
+        """A silence of ``beyond`` seconds more than the floor has ended by itself."""
+        if now - self._at < self.AT_ONCE:
+            return
+        extra = self.extra(now)
+        self._extra = extra + self.GAIN * max(0.0, 1.25 * beyond - extra)
+        self._at = now

@@ -22,8 +22,8 @@ from streaming.core.levels import Level
 from streaming.fleet.nodes import Fleet, Health, Node
 from streaming.fleet.routing import Wanted, choose
 
-# A node that asked to be left alone announces nothing when the time is over.
-LOOK_SECONDS = 0.25
+# A node that asked to be left alone, or whose probe is late, announces nothing when the time is over.
+LOOK_SECONDS = 0.1
 RISE_SECONDS = 4.0
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from streaming.conf import conf
 from streaming.core.failures import Cause
+from streaming.core.first_token import FirstToken
 from streaming.core.nodes import NodeOptions
-from streaming.core.pace import Pace
+from streaming.core.pace import Leniency
 from streaming.engines.base import Capabilities, Dialect, Figures
 from streaming.fleet.breaker import Breaker, Circuit, Readmission
 
@@ -22,6 +23,9 @@ FIGURES_SECONDS = 5.0
 """Figures older than this say nothing of now."""
 KV_HYSTERESIS = 0.05
 """How far below the high-water mark the KV-cache must fall before new sessions are taken again."""
+PROBE_SECONDS = 0.1
+"""How long an answer that was broken off waits for the probe of a suspect rather than go where it
+has failed before."""
 LONGEST_BLOCK = 60.0
 """The most that a node's ``Retry-After`` is believed, in seconds."""
 
@@ -80,8 +84,10 @@ class Node:
     """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
     last_data: float = -math.inf
     """When an attempt of this process last got data from here; at most a tick of suspicion late."""
-    ttft: Pace = field(default_factory=Pace)
-    """Its time to first token."""
+    first_token: FirstToken = field(default_factory=FirstToken)
+    """Its times to first token."""
+    leniency: Leniency = field(default_factory=Leniency)
+    """How much longer than usual all its streams may be silent."""
     breaker: Breaker = field(default_factory=_breaker)
     readmission: Readmission = field(default_factory=Readmission)
     rank: int = 0
@@ -140,9 +146,18 @@ class Node:
             and now >= self.blocked_until
         )
 
-    def may_take_soon(self, model: str) -> bool:
-        """Whether only its next probe, which is under way, stands between it and ``model``."""
-        return self.accepting and self.health is Health.SUSPECT and model in self.models
+    def may_take_soon(self, model: str, now: float) -> bool:
+        """Whether only its next probe, which is under way, stands between it and ``model``.
+
+        A node that is well answers it in a few milliseconds; nobody waits for the others.
+        """
+        return (
+            self.accepting
+            and self.health is Health.SUSPECT
+            and not self.is_mute
+            and now - self.suspected_at < PROBE_SECONDS
+            and model in self.models
+        )
 
     def is_full(self, now: float) -> bool:
         """Whether its KV-cache has no room for new sessions: the next step would be preemption.

@@ -41,8 +41,8 @@ def choose(
 ) -> Node | None:
     """The best node of ``nodes`` and none of ``besides``; None: wait for a change.
 
-    A suspect counts as another until its probe has decided: going back to a node that failed at
-    once would only fail again. A node whose circuit is open is better than none.
+    A suspect counts as another while its probe is about to decide: going back to a node that failed
+    at once would only fail again. A node whose circuit is open is better than none.
     """
     known = [
         node
@@ -56,7 +56,7 @@ def choose(
         for node in known
         if node.takes(wanted.model, now, is_continuation=wanted.is_continuation)
     ]
-    undecided = [node for node in known if node.may_take_soon(wanted.model)]
+    undecided = [node for node in known if node.may_take_soon(wanted.model, now)]
     for start in range(len(wanted.failed) + 1):
         barred = wanted.failed[start:]
         if candidates := [node for node in able if node not in barred]:

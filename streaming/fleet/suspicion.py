@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from streaming.core.failures import AttemptFailed, RejectedByEngine
@@ -19,20 +19,20 @@ from streaming.fleet.nodes import Fleet, Health, Node
 
 logger = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.05
+TICK_SECONDS = 0.025
 # Less silence than this is never looked at.
-USUAL_SILENCE = 0.25
-# Until the node's own time to first token is known.
-FIRST_TOKEN_UNKNOWN, FIRST_TOKEN_FLOOR = 3.0, 1.0
+QUIET = 0.15
 # What a lone stream may be silent before it is tried elsewhere, whatever the node says of itself.
 LONE_SILENCE = 2.0
 LONE_FACTOR = 4.0
 # A stream is silent for longer than usual at every fiftieth token or so; three at once are not.
 MANY = 3
 ANSWER_SECONDS = 0.2
-LOOK_AGAIN_SECONDS = 0.25
-# Our own loop stood still for this long: what we have not read says nothing about anybody.
-OWN_PAUSE = 0.15
+LOOK_AGAIN_SECONDS = 0.1
+# To be tried elsewhere costs a prefill; to be suspect costs a node its new work.
+SUSPECT_SILENCE = 0.45
+# What is left, a tick later, of the time by which our own loop was late.
+CATCHING_UP = 0.8
 
 
 class Watched(Protocol):
@@ -44,6 +44,8 @@ class Watched(Protocol):
     """Whether the first token has come."""
     is_paused: bool
     """Whether we are the ones who do not read."""
+    prompt_size: int
+    """Tokens that its engine has to read before the first."""
 
     def longest_usual(self, floor: float) -> float:
         """Silence of this stream that is usual, in seconds."""
@@ -66,11 +68,14 @@ class Suspicion:
         self._suspect = suspect
         self._attempts: dict[Node, set[Watched]] = {}
         self._examinations: dict[Node, asyncio.Task[None]] = {}
-        self._suspected: set[Node] = set()
+        self._still: set[Node] = set()
+        """Nodes that stand still as far as can be told: what is silent there is tried elsewhere."""
+        self._lateness = 0.0
+        """By how much our own loop has been late lately: what it has not read speaks against nobody."""
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Suspicion of {[node.name for node in self._suspected]}>"
+        return f"<Suspicion of {[node.name for node in self._still]}>"
 
     def start(self) -> None:
         self._task = asyncio.create_task(endless(self._run, "suspicion"), name="suspicion")
@@ -91,20 +96,16 @@ class Suspicion:
             node.last_data = max(node.last_data, attempt.last_data)
         if not attempts:
             del self._attempts[node]
-            self._suspected.discard(node)
+            self._still.discard(node)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
-        blind_until = 0.0
         while True:
             due = max(due, loop.time()) + TICK_SECONDS
             await asyncio.sleep(due - loop.time())
             now = loop.time()
-            if now - due > OWN_PAUSE:
-                blind_until = now + USUAL_SILENCE
-            if now < blind_until:
-                continue
+            self._lateness = max(now - due, self._lateness * CATCHING_UP)
             for node, attempts in list(self._attempts.items()):
                 self._look(node, attempts, now)
 
@@ -116,53 +117,82 @@ class Suspicion:
                 attempt.migrate()
         overdue = self._overdue(node, now)
         if not overdue:
-            self._suspected.discard(node)
+            self._still.discard(node)
             return
         if node.health is Health.DOWN:
             for attempt in overdue:
                 attempt.condemn(node.reason)
             return
+        is_silent = self._is_silent(node, now)
+        stands_still = node in self._still or node.is_mute
+        if is_silent and sum(attempt.has_begun for attempt in overdue) >= MANY:
+            stands_still = True
         for attempt in overdue:
-            limit = LONE_FACTOR * attempt.longest_usual(USUAL_SILENCE)
-            if node in self._suspected or now - attempt.last_data > max(LONE_SILENCE, limit):
+            limit = LONE_FACTOR * attempt.longest_usual(QUIET)
+            if stands_still or self._silence(attempt, now) > max(LONE_SILENCE, limit):
                 attempt.hedge()
-        if node not in self._examinations and self._is_silent(node, now):
+        if is_silent and node not in self._examinations:
             task = asyncio.create_task(self._examine(node), name=f"examine {node.name}")
             self._examinations[node] = task
             task.add_done_callback(lambda _: self._examinations.pop(node))
 
+    def _silence(self, attempt: Watched, now: float) -> float:
+        return now - attempt.last_data - self._lateness
+
     def _overdue(self, node: Node, now: float) -> list[Watched]:
         """The attempts that have been silent for longer than usual."""
-        first = (
-            node.ttft.longest_usual(FIRST_TOKEN_FLOOR)
-            if node.ttft.is_known
-            else FIRST_TOKEN_UNKNOWN
-        )
         return [
             attempt
             for attempt in self._attempts.get(node, ())
             # Nobody is overdue before that; most have been heard of since, and are soon passed over.
-            if now - attempt.last_data > USUAL_SILENCE
+            if now - attempt.last_data > QUIET
             and not attempt.is_paused
-            and now - attempt.last_data
-            > (attempt.longest_usual(USUAL_SILENCE) if attempt.has_begun else first)
+            and self._silence(attempt, now) > self._usual(node, attempt)
         ]
 
+    def _usual(self, node: Node, attempt: Watched) -> float:
+        """Silence of an attempt that is usual, in seconds."""
+        if attempt.has_begun:
+            return attempt.longest_usual(QUIET)
+        if node.is_mute or node in self._still:
+            # What was sent to a node that had already stopped has nothing to wait for.
+            return QUIET + node.first_token.reading(attempt.prompt_size)
+        return node.first_token.longest_usual(attempt.prompt_size)
+
     def _is_silent(self, node: Node, now: float) -> bool:
-        """Whether no stream on the node moves."""
+        """Whether no stream on the node moves, for longer than is usual there."""
+        floor = QUIET + node.leniency.extra(now)
+        attempts = self._attempts.get(node, ())
         return all(
-            now - attempt.last_data > USUAL_SILENCE
-            for attempt in self._attempts.get(node, ())
+            self._silence(attempt, now) > floor
+            for attempt in attempts
             if attempt.has_begun and not attempt.is_paused
-        )
+        ) and not self._is_reading(node, attempts, now)
+
+    def _is_reading(self, node: Node, attempts: Iterable[Watched], now: float) -> bool:
+        """Whether a long prompt may be what keeps it: some engines do nothing else meanwhile.
+
+        Only one that it was given before it fell silent, or a node that has stopped would be excused
+        by all that is still sent to it.
+        """
+        given = [
+            attempt
+            for attempt in attempts
+            if not attempt.has_begun and attempt.last_data <= node.last_data + QUIET
+        ]
+        if not given:
+            return False
+        seconds = sum(node.first_token.reading(attempt.prompt_size) for attempt in given)
+        return now - min(attempt.last_data for attempt in given) < seconds
 
     async def _examine(self, node: Node) -> None:
-        """Ask a silent node for its figures until it moves, its streams are gone, or it is suspected.
+        """Ask a silent node for its figures until it moves, or its streams have gone on elsewhere.
 
-        Once it is, its health decides: the probe has it generate a token.
+        Once it is suspect its health decides: the probe has it generate a token.
         """
         loop = asyncio.get_running_loop()
         progress: float | None = None
+        heard = node.last_data
         while True:
             asked = loop.time()
             try:
@@ -173,17 +203,21 @@ class Suspicion:
             now = loop.time()
             overdue = self._overdue(node, now)
             if not overdue or not self._is_silent(node, now):
+                if node.last_data == heard and node.health is Health.UP:
+                    self._suspect(node, "its streams were silent until they went on elsewhere")
                 return
+            longest = max(self._silence(attempt, now) for attempt in overdue)
             if figures is None:
-                self._suspected.add(node)
-                self._suspect(node, f"its streams are silent, and: {trouble}")
+                self._still.add(node)
+                if longest > SUSPECT_SILENCE:
+                    self._suspect(node, f"its streams are silent, and: {trouble}")
             elif figures.progress is None or figures.progress == progress:
                 # It answers, and nothing moves; one stream may just be between two tokens.
-                longest = max(now - attempt.last_data for attempt in overdue)
-                if len(overdue) >= MANY or longest > LONE_SILENCE:
-                    self._suspected.add(node)
+                if figures.progress is not None or longest > LONE_SILENCE:
+                    self._still.add(node)
+                if (len(overdue) >= MANY and longest > SUSPECT_SILENCE) or longest > LONE_SILENCE:
                     self._suspect(node, "it answers, but generates nothing")
             else:
                 progress = figures.progress
-                self._suspected.discard(node)
+                self._still.discard(node)
             await asyncio.sleep(max(0.0, asked + LOOK_AGAIN_SECONDS - loop.time()))

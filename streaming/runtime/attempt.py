@@ -83,6 +83,8 @@ class AttemptRun:
     overseer: Overseer
     booking: Booking
     turn: Turn
+    prompt_size: int
+    """Tokens that the engine has to read before its first, answer so far included."""
     screening: Screening | None = None
     span: AttemptSpan | None = None
     failed_at: float | None = None
@@ -252,7 +254,7 @@ class AttemptRun:
             self._gaps.note(gap)
         else:
             self.has_begun = True
-            self.node.ttft.note(now - self.last_data)
+            self.node.first_token.note(now - self.last_data, self.prompt_size)
         self.last_data = now
 
     def _take(self, chunks: list[TokenChunk], rehearse_at: int | None) -> str | None:

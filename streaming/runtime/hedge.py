@@ -10,6 +10,7 @@ from typing import Any
 from streaming import metrics
 from streaming.core.failures import AttemptFailed, Cause
 from streaming.fleet.continuations import Booking
+from streaming.fleet.suspicion import QUIET
 from streaming.runtime.attempt import AttemptRun
 from streaming.runtime.journal import record_event
 from streaming.runtime.live import LiveSession
@@ -39,7 +40,7 @@ class Hedge:
         return f"<Hedge of attempt {self.first.number} on {self.booking.node.name}>"
 
     def lose(self) -> None:
-        """The first attempt has produced the next token."""
+        """Whatever it still produces is not wanted."""
         if self.run is not None:
             self.run.is_overtaken = True
         self.task.cancel()
@@ -86,13 +87,26 @@ class Hedging:
         ):
             return
         booking = self._placement.beside(first.node)
-        if booking is None:
+        if booking is not None:
+            self._begin(first, booking)
+
+    def begin_again(self, silent: AttemptRun) -> None:
+        """The hedge is silent, too: have a third node try, if there is a place now."""
+        hedge = self._pending
+        if hedge is None or silent is not hedge.run or hedge.first.is_overtaken:
             return
+        booking = self._placement.beside(hedge.first.node, silent.node)
+        if booking is not None:
+            metrics.hedge("failed")
+            self._give_up(hedge)
+            self._begin(hedge.first, booking)
+
+    def _begin(self, first: AttemptRun, booking: Booking) -> None:
         first.is_hedged = True
         self._pending = hedge = Hedge(first, booking)
         hedge.task = asyncio.create_task(self._run(hedge), name="hedge")
         hedge.task.add_done_callback(lambda _: self._ended(hedge))
-        silent = round((loop_time - first.last_data) * 1000)
+        silent = round((asyncio.get_running_loop().time() - first.last_data) * 1000)
         self._note("hedged", hedge, silent_ms=silent)
 
     async def _run(self, hedge: Hedge) -> str:
@@ -138,12 +152,18 @@ class Hedging:
         """Data came on the attempt that is hedged: it was only slow."""
         first.is_hedged = False
         hedge, self._pending = self._pending, None
+        if first.has_begun:
+            now = asyncio.get_running_loop().time()
+            first.node.leniency.note(now - first.last_data - QUIET, now)
         if hedge is not None:
-            hedge.lose()
             metrics.hedge("lost")
-            self._lost.add(hedge.task)
-            hedge.task.add_done_callback(self._lost.discard)
+            self._give_up(hedge)
             self._note("hedge_lost", hedge)
+
+    def _give_up(self, hedge: Hedge) -> None:
+        hedge.lose()
+        self._lost.add(hedge.task)
+        hedge.task.add_done_callback(self._lost.discard)
 
     def promote(self) -> Hedge | None:
         """The hedge becomes the only attempt: the first was overtaken, or has failed."""

@@ -56,11 +56,11 @@ class Placement:
         self._refuse_unsupported(booking)
         return booking
 
-    def beside(self, node: Node) -> Booking | None:
-        """A place besides ``node``, where no request waits; None: there is none now."""
+    def beside(self, *nodes: Node) -> Booking | None:
+        """A place besides ``nodes``, where no request waits; None: there is none now."""
         now = asyncio.get_running_loop().time()
         busy = [other for other in self._fleet.nodes.values() if other.would_queue(now)]
-        return self._place_now([node, *busy])
+        return self._place_now([*nodes, *busy])
 
     def away_from(self, node: Node) -> Booking | None:
         """A place elsewhere, for an answer that is well where it is; None: there is none now."""

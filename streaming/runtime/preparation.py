@@ -53,7 +53,7 @@ class Preparation:
         produced = log.last_seq
         grade, prompt, known = await self._continuation.plan(node)
         context = node.models.get(session.model)
-        size = await self._continuation.size(node, prompt, context)
+        size = prompt_size = await self._continuation.size(node, prompt, context)
         begins_anew = grade is SeamGrade.REGENERATED
         if not begins_anew:
             size -= produced
@@ -108,6 +108,7 @@ class Preparation:
             overseer=self._overseer,
             booking=booking,
             turn=turn,
+            prompt_size=prompt_size,
             screening=screening,
             span=span,
         )

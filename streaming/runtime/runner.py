@@ -365,8 +365,12 @@ class StreamRunner:
 
     def hedge(self, run: AttemptRun) -> None:
         """An attempt is silent."""
-        if run is self._current and self._session.end_request is None:
+        if self._session.end_request is not None:
+            return
+        if run is self._current:
             self._hedging.begin(run)
+        else:
+            self._hedging.begin_again(run)
 
     def migrate(self, run: AttemptRun) -> None:
         """The node of an attempt is being emptied: go on elsewhere as soon as there is a place."""

@@ -49,7 +49,7 @@ def attempt() -> AttemptRun:
     )
     return AttemptRun(
         session=session, node=node, number=1, kind="first", grade=None, generation=generation,
-        known="", overseer=NoRoom(), booking=Booking(Fleet(), node), turn=Turns().next(),
+        known="", overseer=NoRoom(), booking=Booking(Fleet(), node), turn=Turns().next(), prompt_size=1,
     )  # fmt: skip
 
 

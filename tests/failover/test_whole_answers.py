@@ -73,7 +73,7 @@ async def test_it_is_not_cut_while_its_usage_is_read(
         )  # fmt: skip
         run = AttemptRun(
             session=session, node=node, number=1, kind="first", grade=None, generation=generation,
-            known="", overseer=Overseer(), booking=Booking(Fleet(), node), turn=Turns().next(),
+            known="", overseer=Overseer(), booking=Booking(Fleet(), node), turn=Turns().next(), prompt_size=1,
         )  # fmt: skip
         running = asyncio.create_task(run.run())
         await until(lambda: bool(session.finish_reason))
