@@ -49,7 +49,7 @@ class Leniency:
     __slots__ = ("_at", "_extra")
 
     HALF_LIFE = 30.0
-    GAIN = 0.25
+    GAIN = 0.5
     AT_ONCE = 0.5
     """False alarms closer together are one: all streams of a node stop together."""
 

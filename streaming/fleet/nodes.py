@@ -84,6 +84,8 @@ class Node:
     """Continuations of this process that have no token yet (see ``fleet.continuations``)."""
     last_data: float = -math.inf
     """When an attempt of this process last got data from here; at most a tick of suspicion late."""
+    interval: float = 0.0
+    """Mean of its streams' times between two reads, in seconds; 0: it has none."""
     first_token: FirstToken = field(default_factory=FirstToken)
     """Its times to first token."""
     leniency: Leniency = field(default_factory=Leniency)

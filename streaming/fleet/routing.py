@@ -12,6 +12,9 @@ from streaming.fleet.nodes import Node
 
 UNCACHED = 2.0
 """How much dearer a continuation is where its whole prefix has to be computed again."""
+SLOW = 2.0
+"""How many times the fastest node's time between tokens makes a node a slow one: its reader waits
+already."""
 AFFINITY_FACTOR, AFFINITY_STREAMS = 1.25, 2
 """How much more than the least loaded node one may have and still be taken for its KV-cache."""
 
@@ -126,6 +129,7 @@ def least_loaded(nodes: Collection[Node], now: float) -> Node:
 
 def _costs(nodes: Collection[Node], is_continuation: bool, now: float) -> list[_Cost]:
     cached = any(node.can.prefix_caching for node in nodes)
+    fastest = min((node.interval for node in nodes if node.interval), default=0.0)
     capacities = [node.capacity for node in nodes]
     all_known = all(capacities)  # else streams cannot be weighed against capacities
     costs = []
@@ -136,6 +140,8 @@ def _costs(nodes: Collection[Node], is_continuation: bool, now: float) -> list[_
             each /= capacity or 1
         if is_continuation and cached and not node.can.prefix_caching:
             each *= UNCACHED
+        if is_continuation and fastest and node.interval > SLOW * fastest:
+            each *= node.interval / fastest
         queues = capacity is not None and load > capacity
         costs.append(_Cost(queues, load * each, node.rank, node.id, each, node))
     return costs

@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.025
 # Less silence than this is never looked at.
-QUIET = 0.15
+QUIET = 0.125
 # What a lone stream may be silent before it is tried elsewhere, whatever the node says of itself.
 LONE_SILENCE = 2.0
 LONE_FACTOR = 4.0
 # A stream is silent for longer than usual at every fiftieth token or so; three at once are not.
 MANY = 3
-ANSWER_SECONDS = 0.2
+ANSWER_SECONDS = 0.1
 LOOK_AGAIN_SECONDS = 0.1
 # To be tried elsewhere costs a prefill; to be suspect costs a node its new work.
 SUSPECT_SILENCE = 0.45
@@ -46,6 +46,10 @@ class Watched(Protocol):
     """Whether we are the ones who do not read."""
     prompt_size: int
     """Tokens that its engine has to read before the first."""
+
+    @property
+    def interval(self) -> float:
+        """Its usual time between two reads, in seconds; 0: not known."""
 
     def longest_usual(self, floor: float) -> float:
         """Silence of this stream that is usual, in seconds."""
@@ -96,6 +100,7 @@ class Suspicion:
             node.last_data = max(node.last_data, attempt.last_data)
         if not attempts:
             del self._attempts[node]
+            node.interval = 0.0
             self._still.discard(node)
 
     async def _run(self) -> None:
@@ -112,6 +117,8 @@ class Suspicion:
     def _look(self, node: Node, attempts: set[Watched], now: float) -> None:
         begun = [attempt.last_data for attempt in attempts if attempt.has_begun]
         node.last_data = max([node.last_data, *begun])
+        intervals = [attempt.interval for attempt in attempts if attempt.interval]
+        node.interval = sum(intervals) / len(intervals) if intervals else 0.0
         if not node.accepting:
             for attempt in list(attempts):
                 attempt.migrate()
@@ -126,7 +133,7 @@ class Suspicion:
         is_silent = self._is_silent(node, now)
         stands_still = node in self._still or node.is_mute
         if is_silent and sum(attempt.has_begun for attempt in overdue) >= MANY:
-            stands_still = True
+            stands_still = stands_still or self._others_move(node, now)
         for attempt in overdue:
             limit = LONE_FACTOR * attempt.longest_usual(QUIET)
             if stands_still or self._silence(attempt, now) > max(LONE_SILENCE, limit):
@@ -168,6 +175,17 @@ class Suspicion:
             for attempt in attempts
             if attempt.has_begun and not attempt.is_paused
         ) and not self._is_reading(node, attempts, now)
+
+    def _others_move(self, node: Node, now: float) -> bool:
+        """Whether this is about ``node``: where all are silent it is the network, or ourselves, and
+        to try everything elsewhere would only add to it."""
+        others = [
+            other
+            for other, attempts in self._attempts.items()
+            if other is not node and any(attempt.has_begun for attempt in attempts)
+        ]
+        recent = now - self._lateness - QUIET - TICK_SECONDS
+        return not others or any(other.last_data > recent for other in others)
 
     def _is_reading(self, node: Node, attempts: Iterable[Watched], now: float) -> bool:
         """Whether a long prompt may be what keeps it: some engines do nothing else meanwhile.

@@ -216,6 +216,11 @@ class AttemptRun:
                 ) from exc
         raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish")
 
+    @property
+    def interval(self) -> float:
+        """Its usual time between two reads, in seconds; 0: not known."""
+        return self._pace.mean
+
     def longest_usual(self, floor: float) -> float:
         """Silence of this stream that is usual, in seconds."""
         return self._pace.longest_usual(floor)

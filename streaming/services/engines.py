@@ -29,9 +29,11 @@ ERRORS = (AttemptFailed, RejectedByEngine, TimeoutError)
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a node said of its load at ``at``; ``figures`` None: it could not be asked."""
+    """What a node said of its load between ``at`` and ``until``; ``figures`` None: it could not be
+    asked."""
 
     at: datetime
+    until: datetime
     figures: Figures | None
 
     @property
@@ -96,10 +98,11 @@ async def _observe_one(
     at = timezone.now()
     try:
         async with asyncio.timeout(FIGURES_SECONDS):
-            return Observation(at, await _dialect(node, client).figures(FIGURES_SECONDS))
+            figures = await _dialect(node, client).figures(FIGURES_SECONDS)
     except ERRORS as exc:
         logger.info("%s does not tell its load: %s", node.name, exc)
-        return Observation(at, None)
+        figures = None
+    return Observation(at, timezone.now(), figures)
 
 
 def _dialect(node: InferenceNode, client: EngineClient) -> Dialect:

@@ -26,7 +26,13 @@ from streaming.runtime.incidents import CLOSE_RECLAIMED, IncidentKind
 from streaming.services.engines import Observation, observe
 from streaming.services.incidents import open_incident
 from streaming.services.leases import release_lease, take_lease
-from streaming.services.live_attempts import NOTES_DELAY, Live, live_attempts, said_streams
+from streaming.services.live_attempts import (
+    NOTES_DELAY,
+    Live,
+    live_attempts,
+    open_attempts,
+    said_streams,
+)
 from streaming.services.node_events import note
 from streaming.services.sql import changed, rows
 
@@ -122,6 +128,7 @@ def sweep(only: InferenceNode | None = None) -> Sweep:
         return done
     open_incidents = Incident.objects.filter(kind=IncidentKind.KV_NOT_RECLAIMED, closed_at=None)
     open_incidents.filter(node=None).update(closed_at=timezone.now())  # their nodes were removed
+    open_before = open_attempts()
     observed = observe(nodes, _aborts(node for node in nodes if node.pk in waiting))
     said = said_streams()
     if (
@@ -130,7 +137,7 @@ def sweep(only: InferenceNode | None = None) -> Sweep:
         or any((observed[node.pk].held or 0) > said.get(node.pk, 0) for node in nodes)
     ):
         time.sleep(NOTES_DELAY.total_seconds())
-        live = live_attempts(min(observation.at for observation in observed.values()))
+        live = live_attempts(observed, open_before)
         for node in nodes:
             count, young = waiting.get(node.pk, (0, 0))
             done.waiting += count - young

@@ -278,3 +278,24 @@ def test_the_key_is_of_the_beginning_only():
     long = "x" * 5000
     assert prefix_key(chat(long + "a")) == prefix_key(chat(long + "b"))
     assert prefix_key(chat("a", system=long)) == prefix_key(chat("b", system=long))
+
+
+def test_a_continuation_prefers_a_node_that_is_not_slow():
+    slow, quick = node(0, interval=0.2, in_flight=2), node(1, interval=0.05, in_flight=5)
+    assert choose([slow, quick], CONTINUED, NOW) is quick
+    assert choose([slow, quick], NEW, NOW) is slow
+    nearly = node(2, interval=0.09)
+    assert choose([quick, nearly], CONTINUED, NOW) is nearly
+
+
+def test_a_broken_answer_waits_for_the_probe_of_a_suspect_a_moment_only():
+    failed, suspect = node(0), node(1, health=Health.SUSPECT, suspected_at=NOW)
+    wanted = Wanted(model="m", is_continuation=True, failed=[failed])
+    assert choose([failed, suspect], wanted, NOW + 0.05) is None
+    assert choose([failed, suspect], wanted, NOW + 0.2) is failed
+
+
+def test_nobody_waits_for_a_suspect_that_must_generate_a_token():
+    failed, mute = node(0), node(1, health=Health.SUSPECT, suspected_at=NOW, is_mute=True)
+    wanted = Wanted(model="m", is_continuation=True, failed=[failed])
+    assert choose([failed, mute], wanted, NOW) is failed
