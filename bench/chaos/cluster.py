@@ -225,14 +225,25 @@ class Helpers:
 
 @contextmanager
 def local(
-    name: str, *, nodes: int, gateways: int, pace: float, environment: Mapping[str, str]
+    name: str,
+    *,
+    nodes: int,
+    gateways: int,
+    pace: float,
+    environment: Mapping[str, str],
+    shared: bool,
 ) -> Iterator[LocalCluster]:
-    """``simulator`` or ``llamacpp``."""
+    """``simulator`` or ``llamacpp``. ``shared``: others than the gateways ask its nodes, too."""
+    options = "exclusive=off" if shared else ""
     with ExitStack() as ends:
         fleet: list[Node] = []
         for number in range(nodes):
             title = f"node-{chr(ord('a') + number)}"
-            node = SimulatedNode(title, pace) if name == "simulator" else LlamaNode(title)
+            node = (
+                SimulatedNode(title, pace, options)
+                if name == "simulator"
+                else LlamaNode(title, options)
+            )
             ends.callback(node.close)
             fleet.append(node)
         stack = ends.enter_context(

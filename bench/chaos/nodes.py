@@ -38,8 +38,10 @@ class Node(ABC):
 
     able: frozenset[FaultKind]
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, options: str) -> None:
+        """``options``: of its node, as a query string; none: empty."""
         self.name = name
+        self._options = options
         self.readings: list[Reading] = []
         """Its figures just before each of its ends: what is read once a second comes short of them."""
         self.wrong_prefixes = 0
@@ -81,15 +83,15 @@ class SimulatedNode(Node):
 
     able = frozenset({"node_kill", "node_stop", "node_freeze", "node_reset", "node_slow"})
 
-    def __init__(self, name: str, pace: float) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, pace: float, options: str = "") -> None:
+        super().__init__(name, options)
         self._pace = pace
         self._process = SimulatorProcess(pace=pace).start()
         self.url = self._process.url
 
     @property
     def spec(self) -> str:
-        return f"{self.name}=vllm+{self.url}"
+        return f"{self.name}=vllm+{self.url}?{self._options}"
 
     def strike(self, kind: FaultKind) -> None:
         process = self._process
@@ -143,8 +145,8 @@ class LlamaNode(Node):
 
     able = frozenset({"node_kill", "node_stop"})
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, options: str = "") -> None:
+        super().__init__(name, options)
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._start()
@@ -152,7 +154,7 @@ class LlamaNode(Node):
     @property
     def spec(self) -> str:
         # Its prompt cache changes the last bits of the logits, and so the answer, without any fault.
-        return f"{self.name}=llamacpp+{self.url}?prompt_cache=off"
+        return f"{self.name}=llamacpp+{self.url}?prompt_cache=off&{self._options}"
 
     def _start(self) -> None:
         self._process = spawn(

@@ -199,6 +199,7 @@ def _cluster(options: argparse.Namespace) -> AbstractContextManager[Cluster]:
     return local(
         options.cluster, nodes=options.nodes, gateways=options.gateways, pace=options.pace,
         environment=dict(pair.split("=", 1) for pair in options.set),
+        shared=set(options.modes.split(",")) != {"unbroken"},
     )  # fmt: skip
 
 
