@@ -29,7 +29,7 @@ DEFINITIONS = {
     ),
     "noticed": Definition(
         "Noticed",
-        "A silence between two pieces of an answer that was more than 300 ms longer than the engine's pace. Each is put down to what happened in it: the reader's own connection was cut, a gateway died, PostgreSQL was away, an engine failed, an engine's fault was waited out, Redis was away, or none of these.",
+        "A silence between two pieces of an answer that was more than 300 ms longer than the engine's pace (a character made of several tokens takes as many intervals of it). Each is put down to what happened in it: the reader's own connection was cut, a gateway died, PostgreSQL was away, an engine failed, an engine's fault was waited out, Redis was away, or none of these.",
     ),
     "unnoticed": Definition(
         "Unnoticed failovers",
@@ -69,7 +69,7 @@ DEFINITIONS = {
     ),
     "reclaim": Definition(
         "Reclaim latency",
-        "From the end of an attempt that its engine had not finished to the moment in which its request was seen gone on the engine's own figures. Time in which the node could not be asked, or PostgreSQL could not be told, does not count. Of a node whose process was killed there is nothing to reclaim.",
+        "From the end of an attempt that its engine had not finished to the moment in which its request was seen gone on the engine's own figures. Time in which the node could not be asked, or PostgreSQL could not be told, does not count. Of a node whose process was killed there is nothing to reclaim. Where other modes ask the same engines, the nodes are `exclusive=off`, and what their figures cannot prove is *unverifiable*.",
     ),
     "kv": Definition(
         "KV-cache of a request",
