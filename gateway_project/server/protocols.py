@@ -176,10 +176,27 @@ class GatewayRequest(WebRequest):
         if self.startedWriting and self.chunked and message.get("more_body"):
             data = message.get("body")
             if data and not (self.finished or self._disconnected):
-                self.sentLength += len(data)
-                self.channel.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+                self._write_chunk(data)
         else:
             super().handle_reply(message)
+
+    def push(self, data: bytes) -> bool:
+        """Send a piece of a stream that has begun, without a message and without waiting.
+
+        False, and nothing is sent, where no more is taken for now, or any more.
+        """
+        if (
+            not (self.startedWriting and self.chunked and self.gate.is_open)
+            or self.finished
+            or self._disconnected
+        ):
+            return False
+        self._write_chunk(data)
+        return True
+
+    def _write_chunk(self, data: bytes) -> None:
+        self.sentLength += len(data)
+        self.channel.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def finish(self) -> None:
         if self.producer is not None:

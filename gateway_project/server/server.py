@@ -28,6 +28,7 @@ from gateway_project.server.inbox import Inbox
 from gateway_project.server.protocols import (
     GatewayChannel,
     GatewayHTTPFactory,
+    GatewayRequest,
     GatewayWebSocketFactory,
 )
 from gateway_project.server.transport import ConnectionSocket, GatewayPort, GatewayTransport
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 reactor: Any = twisted_reactor
 
 SOCKET_EXTENSION = "unbroken.socket"
+PUSH_EXTENSION = "unbroken.push"
+"""Sends a piece of a streamed body at once; False where ``send`` is the way (``GatewayRequest.push``)."""
 FORWARDED_EXTENSION = "unbroken.forwarded"
 """Is there when the peer speaks for somebody else, whether or not we believe what it says of them."""
 # Time for the readers to get the end of their streams once the runtime has none left.
@@ -220,6 +223,8 @@ class GatewayServer(daphne.server.Server):
         transport = protocol.transport
         scope["asgi"] = {"version": "3.0", "spec_version": "2.3"}
         scope["extensions"] = {SOCKET_EXTENSION: ConnectionSocket(transport)}
+        if isinstance(protocol, GatewayRequest):
+            scope["extensions"][PUSH_EXTENSION] = protocol.push
         if getattr(protocol, "is_forwarded", False):
             scope["extensions"][FORWARDED_EXTENSION] = {}
         inbox = Inbox()

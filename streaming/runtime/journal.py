@@ -187,10 +187,9 @@ class Journal:
             await self._write_surely(batches)
             self._flushing_since, self._flushing = None, 0
             for batch in batches:
-                batch.log.in_flight = False
+                batch.log.in_flight = False  # also where it was not committed
                 if batch.log.lost is None and batch.log.has_pending:
                     self.notify(batch.log)
-                batch.log.wake()
 
     async def _anything_to_write(self) -> bool:
         """Wait for it; False after ``IDLE_SECONDS`` without."""
