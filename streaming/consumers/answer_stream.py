@@ -143,7 +143,6 @@ class AnswerStream:
         if (
             self._keep_alive is None
             or self._pinging
-            or self._attachment.state is SessionState.RECOVERING
             or (self._resumable and self._must_move(now))
             or self._quality.is_due(now)
             or not self._consumer.write_now(self._writer.tokens(seq, text))

@@ -244,6 +244,9 @@ def events_of(payloads: list[bytes]) -> Iterator[dict[str, Any]]:
         yield event
 
 
+DONE = b"[DONE]"
+
+
 def _values(payloads: list[bytes]) -> Iterable[Any]:
     if len(payloads) > 1:
         # Together they take half the time. What cannot be read so is read one by one, to the one
@@ -255,7 +258,9 @@ def _values(payloads: list[bytes]) -> Iterable[Any]:
         else:
             if len(values) == len(payloads):
                 return values
-    return (parsed(payload) for payload in payloads if payload != b"[DONE]")
+    elif payloads and payloads[0] != DONE:
+        return [parsed(payloads[0])]
+    return (parsed(payload) for payload in payloads if payload != DONE)
 
 
 # An ordinary token in every vocabulary: the first ones are often control tokens.

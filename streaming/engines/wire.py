@@ -258,15 +258,12 @@ class Reply:
             data, self._rest = self._rest + data, b""
         at, size, left = 0, len(data), self._left or 0
         while at < size:
-            if left > 2:
-                part = data[at : at + left - 2]
-                self._keep(part)
-                at += len(part)
-                left -= len(part)
-            elif left:
-                passed = min(left, size - at)
-                at += passed
-                left -= passed
+            if left:
+                end = at + left
+                if part := data[at : max(at, end - 2)]:
+                    self._keep(part)
+                left = max(0, end - size)
+                at = min(end, size)
             else:
                 end = data.find(b"\r\n", at)
                 if end < 0 and size - at < LONGEST_LINE:

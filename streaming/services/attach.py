@@ -172,12 +172,15 @@ class Attachment:
 
     def _pushed(self, push: Push, segment: Segment) -> bool:
         """Whether what has just become durable is all that the reader lacks, and was sent."""
+        live = self._controls_of
         if (
             segment.first_seq != self.reader.cursor + 1
-            or segment.terminal is not None
             or segment.last_seq < segment.first_seq
+            or segment.terminal is not None
+            or live is None
+            or live.state is SessionState.RECOVERING
+            or self._controls_told < len(live.controls)
             or self.window
-            or self._controls_told < len(self._controls())
             or not push(segment.last_seq, segment.text)
         ):
             return False
