@@ -263,6 +263,14 @@ class GatewayWebSocket(WebSocketProtocol):
         if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
             super().serverSend(content, binary)
 
+    def push(self, text: bytes) -> bool:
+        """Send a text message without waiting; False, and nothing is sent, where no more is taken
+        for now, or any more."""
+        if self.state != self.STATE_OPEN or not self.gate.is_open:
+            return False
+        self.sendMessage(text)
+        return True
+
     def open_gate(self) -> None:
         # Until now the HTTP channel was the producer; its pauses would not reach us.
         self.transport.unregisterProducer()

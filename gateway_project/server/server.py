@@ -28,7 +28,6 @@ from gateway_project.server.inbox import Inbox
 from gateway_project.server.protocols import (
     GatewayChannel,
     GatewayHTTPFactory,
-    GatewayRequest,
     GatewayWebSocketFactory,
 )
 from gateway_project.server.transport import ConnectionSocket, GatewayPort, GatewayTransport
@@ -39,7 +38,7 @@ reactor: Any = twisted_reactor
 
 SOCKET_EXTENSION = "unbroken.socket"
 PUSH_EXTENSION = "unbroken.push"
-"""Sends a piece of a streamed body at once; False where ``send`` is the way (``GatewayRequest.push``)."""
+"""Sends a piece of a stream, or a text, at once and without a message; False where ``send`` is the way."""
 FORWARDED_EXTENSION = "unbroken.forwarded"
 """Is there when the peer speaks for somebody else, whether or not we believe what it says of them."""
 # Time for the readers to get the end of their streams once the runtime has none left.
@@ -222,9 +221,10 @@ class GatewayServer(daphne.server.Server):
         protocol.open_gate()
         transport = protocol.transport
         scope["asgi"] = {"version": "3.0", "spec_version": "2.3"}
-        scope["extensions"] = {SOCKET_EXTENSION: ConnectionSocket(transport)}
-        if isinstance(protocol, GatewayRequest):
-            scope["extensions"][PUSH_EXTENSION] = protocol.push
+        scope["extensions"] = {
+            SOCKET_EXTENSION: ConnectionSocket(transport),
+            PUSH_EXTENSION: protocol.push,
+        }
         if getattr(protocol, "is_forwarded", False):
             scope["extensions"][FORWARDED_EXTENSION] = {}
         inbox = Inbox()
