@@ -176,10 +176,27 @@ class GatewayRequest(WebRequest):
         if self.startedWriting and self.chunked and message.get("more_body"):
             data = message.get("body")
             if data and not (self.finished or self._disconnected):
-                self.sentLength += len(data)
-                self.channel.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+                self._write_chunk(data)
         else:
             super().handle_reply(message)
+
+    def push(self, data: bytes) -> bool:
+        """Send a piece of a stream that has begun, without a message and without waiting.
+
+        False, and nothing is sent, where no more is taken for now, or any more.
+        """
+        if (
+            not (self.startedWriting and self.chunked and self.gate.is_open)
+            or self.finished
+            or self._disconnected
+        ):
+            return False
+        self._write_chunk(data)
+        return True
+
+    def _write_chunk(self, data: bytes) -> None:
+        self.sentLength += len(data)
+        self.channel.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def finish(self) -> None:
         if self.producer is not None:
@@ -245,6 +262,14 @@ class GatewayWebSocket(WebSocketProtocol):
         # Once one side has begun to close it, nobody takes anything; the application hears of it soon.
         if self.state in (self.STATE_CONNECTING, self.STATE_OPEN):
             super().serverSend(content, binary)
+
+    def push(self, text: bytes) -> bool:
+        """Send a text message without waiting; False, and nothing is sent, where no more is taken
+        for now, or any more."""
+        if self.state != self.STATE_OPEN or not self.gate.is_open:
+            return False
+        self.sendMessage(text)
+        return True
 
     def open_gate(self) -> None:
         # Until now the HTTP channel was the producer; its pauses would not reach us.

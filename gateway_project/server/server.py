@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 reactor: Any = twisted_reactor
 
 SOCKET_EXTENSION = "unbroken.socket"
+PUSH_EXTENSION = "unbroken.push"
+"""Sends a piece of a stream, or a text, at once and without a message; False where ``send`` is the way."""
 FORWARDED_EXTENSION = "unbroken.forwarded"
 """Is there when the peer speaks for somebody else, whether or not we believe what it says of them."""
 # Time for the readers to get the end of their streams once the runtime has none left.
@@ -219,7 +221,10 @@ class GatewayServer(daphne.server.Server):
         protocol.open_gate()
         transport = protocol.transport
         scope["asgi"] = {"version": "3.0", "spec_version": "2.3"}
-        scope["extensions"] = {SOCKET_EXTENSION: ConnectionSocket(transport)}
+        scope["extensions"] = {
+            SOCKET_EXTENSION: ConnectionSocket(transport),
+            PUSH_EXTENSION: protocol.push,
+        }
         if getattr(protocol, "is_forwarded", False):
             scope["extensions"][FORWARDED_EXTENSION] = {}
         inbox = Inbox()

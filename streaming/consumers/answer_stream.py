@@ -67,7 +67,8 @@ class AnswerStream:
         resumable: bool = False,
     ) -> None:
         self._resumable = resumable
-        self._born = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self._born = self._loop.time()
         self._consumer = consumer
         self._attachment = attachment
         self._writer = writer
@@ -83,7 +84,7 @@ class AnswerStream:
 
     async def run(self) -> None:
         """Stream to the end. Raises ``GatewayError``: before the head a status, after it in-band."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         SSE_CONNECTIONS.value += 1
         try:
             await self._follow(loop)
@@ -110,7 +111,7 @@ class AnswerStream:
         starter = loop.create_task(self._start_after_a_while())
         reader = self._attachment.reader
         try:
-            async with aclosing(self._attachment.pieces()) as pieces:
+            async with aclosing(self._attachment.pieces(self._push)) as pieces:
                 async for piece in pieces:
                     if self._resumable and self._must_move(loop.time()):
                         self._attachment.expect_back()
@@ -135,6 +136,22 @@ class AnswerStream:
             starter.cancel()
             if self._keep_alive is not None:
                 self._keep_alive.__exit__()
+
+    def _push(self, seq: int, text: str) -> bool:
+        """Send ordinary tokens past our task; False where there is more to do than that."""
+        now = self._loop.time()
+        if (
+            self._keep_alive is None
+            or self._pinging
+            or (self._resumable and self._must_move(now))
+            or self._quality.is_due(now)
+            or not self._consumer.write_now(self._writer.tokens(seq, text))
+        ):
+            return False
+        self._attachment.reader.sent(seq, now)
+        if text:
+            SSE_CHUNKS.value += 1
+        return True
 
     def _must_move(self, now: float) -> bool:
         """Whether the reader is to come back on a new connection: we stop, or this one is too old."""

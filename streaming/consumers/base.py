@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -91,6 +91,7 @@ class StreamConsumer(AsyncHttpConsumer):
         self.readable = False
         self.span: ReaderSpan | None = None
         self._writes = 0
+        self._push: Callable[[bytes], bool] | None = None
 
     # For subclasses
 
@@ -131,6 +132,19 @@ class StreamConsumer(AsyncHttpConsumer):
             await self.base_send({"type": "http.response.body", "body": data, "more_body": True})
         finally:
             self.writing = False
+
+    def write_now(self, data: bytes) -> bool:
+        """``write`` without waiting; False, and nothing is sent, where the server has no room, or
+        cannot do it."""
+        push = self._push
+        if push is None or self.writing:
+            return False
+        if data:
+            if not push(data):
+                return False
+            self.sent_bytes += len(data)
+            self.last_write = self._loop.time()
+        return True
 
     async def finish(self) -> None:
         """End the response. Does nothing when it has ended."""
@@ -198,6 +212,7 @@ class StreamConsumer(AsyncHttpConsumer):
         self.scope = scope
         self.base_send = send
         self._loop = asyncio.get_running_loop()
+        self._push = scope.get("extensions", {}).get("unbroken.push")
         headers = decoded_headers(scope)
         self.request_id = request_id(headers)
         log_fields.begin(request_id=self.request_id)

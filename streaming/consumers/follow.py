@@ -98,13 +98,12 @@ class Follow:
                 self.heed_quality()
                 await self._until_stored(attachment)
                 await socket._send(self._opening)
-                async with aclosing(attachment.pieces()) as pieces:
+                async with aclosing(attachment.pieces(self._push)) as pieces:
                     async for piece in pieces:
                         if piece is not None:
                             await self._tell_controls(attachment)
                             await self._tell_tokens(attachment, piece)
-                            attachment.reader.sent(piece.last_seq, loop.time())
-                            self._sent.append((piece.last_seq, loop.time()))
+                            self._note_sent(attachment, piece.last_seq)
                         # After tokens too: news that came meanwhile wakes nobody again.
                         await self._tell_controls(attachment)
                         await self._tell_state(attachment)
@@ -170,15 +169,33 @@ class Follow:
                 }
             )
 
+    def _push(self, seq: int, text: str) -> bool:
+        """Send ordinary tokens past our task; see ``Attachment.pieces``."""
+        attachment = self.attachment
+        if (
+            attachment is None
+            or self.recovering
+            or not self._socket._send_now(self._tokens(seq, text))
+        ):
+            return False
+        self._note_sent(attachment, seq)
+        return True
+
+    def _tokens(self, seq: int, text: str) -> Message:
+        return {"type": "token", "session": str(self._session_id), "seq": seq, "text": text}
+
+    def _note_sent(self, attachment: Attachment, seq: int) -> None:
+        now = asyncio.get_running_loop().time()
+        attachment.reader.sent(seq, now)
+        self._sent.append((seq, now))
+
     async def _tell_tokens(self, attachment: Attachment, piece: LogSlice) -> None:
         session = str(self._session_id)
         seq = piece.last_seq - (piece.terminal is not None)
         if attachment.state is not SessionState.RECOVERING:  # else they are from before the failure
             self.recovering = False
         if piece.text or piece.terminal is None:
-            await self._socket._send(
-                {"type": "token", "session": session, "seq": seq, "text": piece.text}
-            )
+            await self._socket._send(self._tokens(seq, piece.text))
         if piece.terminal is None:
             return
         if error := piece.terminal.get("error"):

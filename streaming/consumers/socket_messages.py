@@ -58,6 +58,14 @@ class MessageSocket(AsyncWebsocketConsumer):
             self._sent_at = asyncio.get_running_loop().time()
             await self.send(text_data=orjson.dumps(message).decode())
 
+    def _send_now(self, message: Message) -> bool:
+        """``_send`` of tokens, without waiting; False, and nothing is sent, where that cannot be."""
+        push = self.scope.get("extensions", {}).get("unbroken.push")
+        if push is None or self._writing.locked() or not push(orjson.dumps(message)):
+            return False
+        self._sent_at = asyncio.get_running_loop().time()
+        return True
+
     async def _tell_error(
         self, exc: GatewayError, cause: Any = None, session_id: UUID | None = None
     ) -> None:

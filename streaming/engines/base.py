@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -13,6 +13,7 @@ from streaming.engines.http import EngineClient
 from streaming.engines.sockets import Watch
 
 Message = Mapping[str, str]
+Take = Callable[[list[TokenChunk]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,16 @@ class NodeReport:
 
 
 class TokenStream(Protocol):
-    """What one attempt brings, by ``async for``."""
+    """What one attempt brings, by ``async for`` or by ``pour``."""
 
     def __aiter__(self) -> AsyncIterator[list[TokenChunk]]: ...
 
     def __anext__(self) -> Awaitable[list[TokenChunk]]: ...
+
+    async def pour(self, take: Take) -> bool:
+        """Give ``take`` what each read brings, at the moment at which it comes in, while it says
+        that it wants more. It runs in the context of who pours, and raises nothing. True: there may
+        be more, pour again; False: the stream has ended."""
 
     async def aclose(self) -> None:
         """Close its connection. Whoever leaves it before its end, or its failure, has to."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -45,7 +45,7 @@ BUSY_STATUSES = frozenset({429, 503})
 
 
 class Stream(Protocol):
-    """The reply to ``EngineClient.post``: its body by ``async for``, as it comes in.
+    """The reply to ``EngineClient.post``: its body by ``async for`` or ``pour``, as it comes in.
 
     ``connection``: where it comes from; None where that is not to be had.
     """
@@ -60,6 +60,9 @@ class Stream(Protocol):
     def connection(self) -> EngineConnection | None: ...
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """See ``wire.Reply.pour``."""
 
     async def aclose(self) -> None:
         """Its end, which closes the connection under a reply that is not whole."""
@@ -209,10 +212,17 @@ class _Carried:
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
         self._response = response
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        self._body = aiter(response.stream)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        assert isinstance(self._response.stream, httpx.AsyncByteStream)
-        return aiter(self._response.stream)
+        return self._body
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        async for data in self._body:
+            if not take(data):
+                return True
+        return False
 
     async def aclose(self) -> None:
         await self._response.aclose()

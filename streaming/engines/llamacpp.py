@@ -12,6 +12,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 from streaming.core.chunks import UNKNOWN_ID, TokenChunk
@@ -36,7 +38,7 @@ from streaming.engines.http import (
     text_of,
     token_ids,
 )
-from streaming.engines.stream import Chunks, events_of, one_token, takes_token_ids
+from streaming.engines.stream import Chunks, Rest, events_of, one_token, takes_token_ids
 
 FINISHED = {"eos": "stop", "word": "stop", "limit": "length"}
 EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
@@ -145,8 +147,6 @@ class LlamaCpp:
 
     async def _all_ids(self, text: str, ids: list[int], count: int) -> list[int]:
         """The ids of the ``count`` tokens behind ``text``, of which the engine told ``ids``."""
-        if count == len(ids):
-            return ids
         if text:
             known = self._pieces.get(text)
             if known is None:
@@ -246,14 +246,27 @@ class _EventReader:
         self._predicted = 0
         self.finished = False
 
-    async def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
-        for event in events_of(payloads):
-            chunks.append(await self._chunk(event))
+    def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> Rest | None:
+        events = events_of(payloads)
+        for event in events:
+            told = token_ids(event.get("tokens") or [])
+            if event["tokens_predicted"] - self._predicted != len(told):
+                return partial(self._read_on, chain((event,), events), chunks)
+            chunks.append(self._chunk(event, told))
+        return None
 
-    async def _chunk(self, event: dict[str, Any]) -> TokenChunk:
-        before, self._predicted = self._predicted, event["tokens_predicted"]
-        text, told = text_of(event["content"]), token_ids(event.get("tokens") or [])
-        ids = await self._all_ids(text, told, self._predicted - before)
+    async def _read_on(self, events: Iterable[dict[str, Any]], chunks: list[TokenChunk]) -> None:
+        """``read``, where ids are missing."""
+        for event in events:
+            told = token_ids(event.get("tokens") or [])
+            count = event["tokens_predicted"] - self._predicted
+            if count != len(told):
+                told = await self._all_ids(text_of(event["content"]), told, count)
+            chunks.append(self._chunk(event, told))
+
+    def _chunk(self, event: dict[str, Any], ids: list[int]) -> TokenChunk:
+        self._predicted = event["tokens_predicted"]
+        text = text_of(event["content"])
         usage = self._generation.usage
         usage.prompt_tokens = event.get("tokens_evaluated")
         if not event.get("stop"):

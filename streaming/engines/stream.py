@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol, Self
+from functools import partial
+from typing import Any, Protocol, Self, TypeVar
 from uuid import uuid4
 
 import orjson
@@ -15,7 +16,7 @@ from streaming.core.chunks import UNKNOWN_ID, Sampling, TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.sse import EventTooLong, SSEParser
 from streaming.engines.access import Access, limited
-from streaming.engines.base import Dialect, Generation
+from streaming.engines.base import Dialect, Generation, Take
 from streaming.engines.http import (
     OTHER_SHAPES,
     TRANSPORT_ERRORS,
@@ -26,6 +27,9 @@ from streaming.engines.http import (
     transport_failure,
 )
 
+Rest = Callable[[], Awaitable[None]]
+Found = TypeVar("Found")
+
 
 class EventReader(Protocol):
     """A dialect's way of turning the events of one stream into chunks."""
@@ -33,8 +37,11 @@ class EventReader(Protocol):
     finished: bool
     """Whether an event has said that the answer ends, and how."""
 
-    async def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
-        """Add the chunks of some events to ``chunks``, up to the one that fails."""
+    def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> Rest | None:
+        """Add the chunks of some events to ``chunks``, up to the one that fails.
+
+        Where the engine has to be asked something first, what is left to do is returned.
+        """
 
 
 class Chunks:
@@ -66,9 +73,10 @@ class Chunks:
         self._watch = generation.watch
         self._parser = SSEParser()
         self._reply: Stream | None = None
-        self._data: AsyncIterator[bytes]
         self._has_begun = False
         self._is_over = False
+        self._unfinished: tuple[list[TokenChunk], Rest] | None = None
+        """Of a read: what it has brought so far, and what has to be asked for the rest."""
         self._failure: AttemptFailed | RejectedByEngine | None = None
         """What came together with the chunks that were given last."""
 
@@ -79,14 +87,20 @@ class Chunks:
         return self
 
     async def __anext__(self) -> list[TokenChunk]:
-        if self._is_over:
-            raise StopAsyncIteration
+        if not self._is_over:
+            chunks = await self._explaining(self._read())
+            if chunks is not None:
+                return chunks
+        raise StopAsyncIteration
+
+    async def pour(self, take: Take) -> bool:
+        """See ``TokenStream.pour``."""
+        return not self._is_over and await self._explaining(self._pour(take))
+
+    async def _explaining(self, reading: Coroutine[Any, Any, Found]) -> Found:
+        """Read on; whatever goes wrong ends the request, and is told with its evidence."""
         try:
-            if self._failure is not None:
-                raise self._failure
-            if self._request is not None:
-                await self._ask(*self._request)
-            chunks = await self._read()
+            return await reading
         except TRANSPORT_ERRORS as exc:
             await self._end(exc)
             raise self._explained(transport_failure(exc)) from exc
@@ -99,10 +113,6 @@ class Chunks:
         except BaseException as exc:
             await self._end(exc)
             raise
-        if chunks is None:
-            await self._end(None)
-            raise StopAsyncIteration
-        return chunks
 
     async def aclose(self) -> None:
         """Close the connection, which aborts the request at the engine; nothing after the end."""
@@ -117,32 +127,92 @@ class Chunks:
             {**access.headers(), **headers},
             self._watch,
         )
-        self._data = aiter(reply)
         if reply.status != 200:
-            access.refuse(reply.status, await limited(self._data), reply.headers)
+            access.refuse(reply.status, await limited(aiter(reply)), reply.headers)
+
+    async def _opened(self) -> Stream:
+        """The reply; asked for where it has not been. Raises what came with the chunks before."""
+        if self._failure is not None:
+            raise self._failure
+        if self._request is not None:
+            await self._ask(*self._request)
+        assert self._reply is not None
+        return self._reply
 
     async def _read(self) -> list[TokenChunk] | None:
         """Chunks, as soon as there are some; None at the end of a stream that has finished."""
-        async for data in self._data:
+        async for data in await self._opened():
             chunks: list[TokenChunk] = []
-            try:
-                await self._reader.read(self._parser.feed(data), chunks)
-            except EventTooLong as exc:
-                raise AttemptFailed(Cause.MALFORMED, str(exc)) from exc
-            except OTHER_SHAPES as exc:
-                self._failure = other_shape(exc)
-            except (AttemptFailed, RejectedByEngine) as exc:
-                self._failure = exc
+            rest = self._parse(data, chunks)
+            if rest is not None:
+                await self._finish(rest)
             if chunks:
-                if not self._has_begun:
-                    self._has_begun = True
-                    self._watch.limit = conf().engine_silence
+                self._note_begun()
                 return chunks
             if self._failure is not None:
                 raise self._failure
+        await self._end_well()
+        return None
+
+    async def _pour(self, take: Take) -> bool:
+        reply = await self._opened()
+        if self._unfinished is not None:
+            (chunks, rest), self._unfinished = self._unfinished, None
+            await self._finish(rest)
+            if not self._give(chunks, take):
+                return True
+        if await reply.pour(partial(self._received, take)):
+            return True
+        await self._end_well()
+        return False
+
+    def _received(self, take: Take, data: bytes) -> bool:
+        """A read of ``reply.pour``; False where its task has to go on."""
+        chunks: list[TokenChunk] = []
+        rest = self._parse(data, chunks)
+        if rest is not None:
+            self._unfinished = chunks, rest
+            return False
+        return self._give(chunks, take)
+
+    def _give(self, chunks: list[TokenChunk], take: Take) -> bool:
+        if not chunks:
+            return self._failure is None
+        self._note_begun()
+        return take(chunks) and self._failure is None
+
+    def _parse(self, data: bytes, chunks: list[TokenChunk]) -> Rest | None:
+        """Add what a read has brought to ``chunks``; see ``EventReader.read``."""
+        try:
+            return self._reader.read(self._parser.feed(data), chunks)
+        except EventTooLong as exc:
+            self._failure = AttemptFailed(Cause.MALFORMED, str(exc))
+        except OTHER_SHAPES as exc:
+            self._failure = other_shape(exc)
+        except (AttemptFailed, RejectedByEngine) as exc:
+            self._failure = exc
+        return None
+
+    async def _finish(self, rest: Rest) -> None:
+        """What ``_parse`` has left to do."""
+        try:
+            await rest()
+        except OTHER_SHAPES as exc:
+            self._failure = other_shape(exc)
+        except (AttemptFailed, RejectedByEngine) as exc:
+            self._failure = exc
+
+    def _note_begun(self) -> None:
+        """From the first chunks on there is less patience."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._watch.limit = conf().engine_silence
+
+    async def _end_well(self) -> None:
+        """All has come. Raises ``AttemptFailed`` where that is not the end of the answer."""
         if not self._reader.finished:
             raise AttemptFailed(Cause.CLOSED, "the stream ended without saying how the answer ends")
-        return None
+        await self._end(None)
 
     async def _end(self, error: BaseException | None) -> None:
         if not self._is_over:
@@ -174,6 +244,9 @@ def events_of(payloads: list[bytes]) -> Iterator[dict[str, Any]]:
         yield event
 
 
+DONE = b"[DONE]"
+
+
 def _values(payloads: list[bytes]) -> Iterable[Any]:
     if len(payloads) > 1:
         # Together they take half the time. What cannot be read so is read one by one, to the one
@@ -185,7 +258,9 @@ def _values(payloads: list[bytes]) -> Iterable[Any]:
         else:
             if len(values) == len(payloads):
                 return values
-    return (parsed(payload) for payload in payloads if payload != b"[DONE]")
+    elif payloads and payloads[0] != DONE:
+        return [parsed(payloads[0])]
+    return (parsed(payload) for payload in payloads if payload != DONE)
 
 
 # An ordinary token in every vocabulary: the first ones are often control tokens.

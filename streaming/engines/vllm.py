@@ -229,7 +229,7 @@ class _EventReader:
         self._tokens = 0
         self.finished = False
 
-    async def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
+    def read(self, payloads: list[bytes], chunks: list[TokenChunk]) -> None:
         for event in events_of(payloads):
             choices = event.get("choices")
             usage = event.get("usage")

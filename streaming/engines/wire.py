@@ -8,7 +8,8 @@ connections are ``spares``' and are made as all others; short requests go throug
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import Context, copy_context
 from typing import Self
 
 from aiohttp import ClientError, ClientPayloadError, ServerDisconnectedError
@@ -33,10 +34,11 @@ def request_head(path: str, host: str, headers: Mapping[str, str], length: int) 
 
 
 class Reply:
-    """What comes back on ``connection``, until ``close``: a head, then the body by ``async for``.
+    """What comes back on ``connection``, until ``close``: a head, then the body.
 
-    Each item of the body is all that has come since the one before. Reading it raises what broke
-    the connection: ``OSError``, or ``aiohttp.ClientError`` where the system had no error.
+    The body comes by ``async for``, each item all that has come since the one before; or by
+    ``pour``. Reading it raises what broke the connection: ``OSError``, or ``aiohttp.ClientError``
+    where the system had no error.
     ``patience``: seconds to wait for anything; None: others look after that.
     """
 
@@ -49,6 +51,11 @@ class Reply:
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Callable[[bytes], bool] | None = None
+        self._context: Context
+        """In which ``_take`` is called."""
+        self._is_full = False
+        """Whether it wanted no more."""
         self._parts: list[bytes] = []
         self._held = 0
         self._is_paused = False
@@ -96,6 +103,32 @@ class Reply:
             if self.is_whole:
                 raise StopAsyncIteration
             await self._news()
+        return self._taken()
+
+    async def pour(self, take: Callable[[bytes], bool]) -> bool:
+        """Give ``take`` what comes, at the moment at which it comes, until it wants no more for now.
+
+        No task is woken for a read, nor does it wait for a turn of the loop. ``take`` says whether
+        it wants more, and raises nothing; it runs in the context of who pours. False: all has come.
+        """
+        self._is_full = False
+        while not self._is_full:
+            if self._parts:
+                self._is_full = not take(self._taken())
+            elif self._error is not None:
+                raise self._error
+            elif self.is_whole:
+                return False
+            else:
+                if self._patience is None:  # else each read has its own
+                    self._take, self._context = take, copy_context()
+                try:
+                    await self._news()
+                finally:
+                    self._take = None
+        return True
+
+    def _taken(self) -> bytes:
         parts, self._parts = self._parts, []
         self._held = 0
         if self._is_paused:
@@ -129,6 +162,12 @@ class Reply:
                 self._take_body(data)
         except ValueError as exc:
             self._fail(ClientError(f"not HTTP: {exc}"))
+        if self._take is not None and self._is_awaited:
+            if self._parts:
+                self._is_full = not self._context.run(self._take, self._taken())
+            if not self._is_full and self._error is None and not self.is_whole:
+                return
+            self._take = None
         if self._held > MOST_HELD and not self._is_paused and self.connection.transport is not None:
             self._is_paused = True
             self.connection.transport.pause_reading()
@@ -147,6 +186,10 @@ class Reply:
         else:
             self.is_whole = True
         self._wake()
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._waiter is not None and not self._waiter.done()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -215,15 +258,12 @@ class Reply:
             data, self._rest = self._rest + data, b""
         at, size, left = 0, len(data), self._left or 0
         while at < size:
-            if left > 2:
-                part = data[at : at + left - 2]
-                self._keep(part)
-                at += len(part)
-                left -= len(part)
-            elif left:
-                passed = min(left, size - at)
-                at += passed
-                left -= passed
+            if left:
+                end = at + left
+                if part := data[at : max(at, end - 2)]:
+                    self._keep(part)
+                left = max(0, end - size)
+                at = min(end, size)
             else:
                 end = data.find(b"\r\n", at)
                 if end < 0 and size - at < LONGEST_LINE:

@@ -23,7 +23,7 @@ from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
 from streaming.metrics.plain import Samples
 from streaming.runtime.attempt_record import answer_went_on, attempt_ended, attempt_started
-from streaming.runtime.limits import silence_limit
+from streaming.runtime.limits import LimitTimer, silence_limit
 from streaming.runtime.live import LiveSession
 from streaming.runtime.quality import variant_label
 from streaming.runtime.records import now, session_changed
@@ -102,6 +102,12 @@ class AttemptRun:
     _gaps: Samples = field(init=False)
     _pace: Pace = field(default_factory=Pace)
     _timeout: asyncio.Timeout | None = None
+    _limit: LimitTimer = field(init=False)
+    """On its silence."""
+    _finish: str | None = None
+    _raised: Exception | None = None
+    """What went wrong with what was received."""
+    _rehearse_at: int | None = None
     _interruption: AttemptFailed | None = None
     _first_token: float | None = None
     _first_token_at: datetime | None = None
@@ -163,48 +169,31 @@ class AttemptRun:
         return finish
 
     async def _read(self) -> str:
-        log = self.session.log
-        limits = conf()
         loop = asyncio.get_running_loop()
-        finish = None
-        rehearse_at = min((n for n in self.session.rehearsal if n >= log.last_seq), default=None)
+        rehearsals = [n for n in self.session.rehearsal if n >= self.session.log.last_seq]
+        self._rehearse_at = min(rehearsals, default=None)
         stream = self.node.dialect.generate(self.generation)
         async with aclosing(stream):
             try:
                 async with asyncio.timeout(None) as timeout:
                     self._timeout = timeout
-                    limit = silence_limit(
-                        self.session, self.node.name, timeout, limits.first_token_timeout
+                    self._limit = silence_limit(
+                        self.session, self.node.name, timeout, conf().first_token_timeout
                     )
-                    with limit:
-                        async for chunks in stream:
-                            if self.is_overtaken:
-                                raise Overtaken
-                            if self.is_hedged:
-                                self.overseer.moved(self)
-                            self._note_data(limit.moved(loop.time(), limits.gateway_silence))
-                            if self.screening is not None and self.screening.is_moderated:
-                                with limit.paused():
-                                    finish = await self._take_moderated(chunks, rehearse_at)
-                            else:
-                                finish = self._take(chunks, rehearse_at)
-                            if finish is not None:
-                                break
-                            if log.unwritten > UNWRITTEN_ENOUGH:
-                                with limit.paused():
-                                    self.is_paused = True
-                                    await self.overseer.room()
-                                self.is_paused = False
-                                self.last_data = loop.time()
-                    if finish is not None:
+                    with self._limit:
+                        if self.screening is not None and self.screening.is_moderated:
+                            await self._follow_moderated(stream)
+                        else:
+                            await self._follow(stream)
+                    if self._finish is not None:
                         # The answer is whole: its silence means nothing, nobody may cut it now.
                         self.is_paused = True
                         self._timeout = None
                         await self._read_usage(stream)
-                        return finish
+                        return self._finish
             except TimeoutError as exc:
-                if finish is not None:  # cut in the moment in which it finished
-                    return finish
+                if self._finish is not None:  # cut in the moment in which it finished
+                    return self._finish
                 if self.is_overtaken:
                     raise Overtaken from exc
                 if self._interruption is not None:
@@ -220,6 +209,53 @@ class AttemptRun:
     def interval(self) -> float:
         """Its usual time between two reads, in seconds; 0: not known."""
         return self._pace.mean
+
+    async def _follow(self, stream: TokenStream) -> None:
+        """Take what comes, up to the finish or the end of the stream."""
+        while await stream.pour(self._received):
+            if self._raised is not None:
+                raise self._raised
+            if self._finish is not None:
+                return
+            await self._let_it_be_written()
+
+    def _received(self, chunks: list[TokenChunk]) -> bool:
+        """What one network read brought, at the moment at which it came; see ``TokenStream.pour``."""
+        try:
+            self._note_read()
+            self._finish = self._take(chunks)
+        except Exception as exc:  # noqa: BLE001  it belongs to our task, not to the connection
+            self._raised = exc
+            return False
+        return self._finish is None and self.session.log.unwritten <= UNWRITTEN_ENOUGH
+
+    async def _follow_moderated(self, stream: TokenStream) -> None:
+        """``_follow``, where somebody is asked before anything is shown."""
+        async for chunks in stream:
+            self._note_read()
+            with self._limit.paused():
+                self._finish = await self._take_moderated(chunks)
+            if self._finish is not None:
+                return
+            await self._let_it_be_written()
+
+    def _note_read(self) -> None:
+        """Data has come. Raises ``Overtaken`` if nobody wants it."""
+        if self.is_overtaken:
+            raise Overtaken
+        if self.is_hedged:
+            self.overseer.moved(self)
+        now = asyncio.get_running_loop().time()
+        self._note_data(self._limit.moved(now, conf().gateway_silence))
+
+    async def _let_it_be_written(self) -> None:
+        """Read no further while the journal has too much of it to write."""
+        if self.session.log.unwritten > UNWRITTEN_ENOUGH:
+            with self._limit.paused():
+                self.is_paused = True
+                await self.overseer.room()
+            self.is_paused = False
+            self.last_data = asyncio.get_running_loop().time()
 
     def longest_usual(self, floor: float) -> float:
         """Silence of this stream that is usual, in seconds."""
@@ -262,12 +298,12 @@ class AttemptRun:
             self.node.first_token.note(now - self.last_data, self.prompt_size)
         self.last_data = now
 
-    def _take(self, chunks: list[TokenChunk], rehearse_at: int | None) -> str | None:
+    def _take(self, chunks: list[TokenChunk]) -> str | None:
         """Append what one network read brought; the finish reason if it brought the end."""
-        if self._is_plain and rehearse_at is None:
+        if self._is_plain and self._rehearse_at is None:
             return self._take_plain(chunks)
         for chunk in chunks:
-            finish = self._keep(self._portion(chunk), rehearse_at)
+            finish = self._keep(self._portion(chunk))
             if finish is not None:
                 return finish
         return None
@@ -298,14 +334,12 @@ class AttemptRun:
             self._note_finish(finish)
         return finish
 
-    async def _take_moderated(
-        self, chunks: list[TokenChunk], rehearse_at: int | None
-    ) -> str | None:
+    async def _take_moderated(self, chunks: list[TokenChunk]) -> str | None:
         """``_take``, where somebody is asked before anything is shown."""
         assert self.screening is not None
         for chunk in chunks:
             portion = await self.screening.judged(self._portion(chunk))
-            finish = self._keep(portion, rehearse_at)
+            finish = self._keep(portion)
             if finish is not None:
                 return finish
         return None
@@ -339,9 +373,9 @@ class AttemptRun:
             raise AttemptFailed(Cause.MISMATCH, "the regenerated answer ended too early")
         return portion
 
-    def _keep(self, portion: Portion, rehearse_at: int | None) -> str | None:
+    def _keep(self, portion: Portion) -> str | None:
         """Append it; its finish reason. Raises ``AttemptFailed`` where a test wants that."""
-        log = self.session.log
+        log, rehearse_at = self.session.log, self._rehearse_at
         tokens = portion.tokens
         # A match of a content rule is never cut in two, nor is anything asked for behind the end.
         may_rehearse = self.screening is None or portion.finish is None

@@ -37,8 +37,8 @@ WITH batch AS (
         %b::uuid[], %b::int8[], %b::int8[], %b::int8[], %b::int8[],
         %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::int8[],
         %b::int8[], %b::int8[], %b::int8[], %b::int8[]
-    ) AS b(session_id, epoch, attempt, first_seq, last_seq,
-           token_ids, text, text_ends, digest, terminal, ends_surely, sent, taken, cursor, acked)
+    ) WITH ORDINALITY AS b(session_id, epoch, attempt, first_seq, last_seq,
+        token_ids, text, text_ends, digest, terminal, ends_surely, sent, taken, cursor, acked, place)
 ), fenced AS (
     UPDATE session_fence f
     SET durable_seq = b.last_seq,
@@ -46,7 +46,7 @@ WITH batch AS (
         cursor_seq = greatest(f.cursor_seq, b.cursor), acked_seq = greatest(f.acked_seq, b.acked)
     FROM batch b
     WHERE f.session_id = b.session_id AND f.epoch = b.epoch AND f.durable_seq = b.first_seq - 1
-    RETURNING f.session_id, f.stop_requested, f.expires_on
+    RETURNING b.place, f.session_id, f.stop_requested, f.expires_on
 ), written AS (
     INSERT INTO streaming_tokencheckpoint (session_id, epoch, attempt, first_seq, last_seq,
         token_ids, text, text_ends, digest, terminal, ends_surely, created_at, expires_on)
@@ -56,8 +56,11 @@ WITH batch AS (
     FROM batch b JOIN fenced USING (session_id)
     WHERE b.last_seq >= b.first_seq
 )
-SELECT session_id, stop_requested FROM fenced
+SELECT place, stop_requested FROM fenced
 """
+Passed = dict[int, bool]
+"""Of the batches that the fence has let through, by their place in the flush, from 1: whether somebody
+asks their session to stop. (A session's id would be made and compared anew for each row.)"""
 
 ADVISORY_CLASS = 0x554E42  # "UNB": keeps our locks apart from other users of the database
 FLUSH_SECONDS = 15.0
@@ -165,8 +168,8 @@ class Journal:
         """``log`` has something to write."""
         if not self._dirty:
             self._dirty_since = asyncio.get_running_loop().time()
+            self._wake.set()
         self._dirty[log] = None
-        self._wake.set()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -187,10 +190,9 @@ class Journal:
             await self._write_surely(batches)
             self._flushing_since, self._flushing = None, 0
             for batch in batches:
-                batch.log.in_flight = False
+                batch.log.in_flight = False  # also where it was not committed
                 if batch.log.lost is None and batch.log.has_pending:
                     self.notify(batch.log)
-                batch.log.wake()
 
     async def _anything_to_write(self) -> bool:
         """Wait for it; False after ``IDLE_SECONDS`` without."""
@@ -241,14 +243,15 @@ class Journal:
                 return
         self._down_since = None
 
-    def _settle(self, batches: Sequence[Batch], passed: dict[UUID, bool]) -> None:
+    def _settle(self, batches: Sequence[Batch], passed: Passed) -> None:
         self._down_since = None
         self.flushes += 1
         self.rows += len(batches)
-        for batch in batches:
+        for place, batch in enumerate(batches, 1):
             log = batch.log
-            if log.session_id in passed:
-                log.committed(batch, passed[log.session_id])
+            stop_requested = passed.get(place)
+            if stop_requested is not None:
+                log.committed(batch, stop_requested)
             else:
                 logger.warning(
                     "the fence refused a batch", extra={"session_id": str(log.session_id)}
@@ -309,8 +312,8 @@ class Journal:
         )
         return last_words
 
-    async def _write(self, batches: Sequence[Batch]) -> dict[UUID, bool]:
-        """One transaction. Returns the sessions that passed the fence, with their stop flag."""
+    async def _write(self, batches: Sequence[Batch]) -> Passed:
+        """One transaction."""
         if self._connection is None:
             raise psycopg.OperationalError("not connected")
         if not any(batch.records for batch in batches):
@@ -326,8 +329,8 @@ class Journal:
             if created:
                 await self._write_records(RecordKind.SESSION_CREATED, created)
             passed = await self._write_tokens(batches)
-            for batch in batches:
-                if batch.log.session_id in passed:
+            for place, batch in enumerate(batches, 1):
+                if place in passed:
                     for kind, values in batch.records:
                         records[kind].append(values)
             for kind, rows in records.items():
@@ -335,7 +338,7 @@ class Journal:
                     await self._write_records(kind, rows)
         return passed
 
-    async def _write_tokens(self, batches: Sequence[Batch]) -> dict[UUID, bool]:
+    async def _write_tokens(self, batches: Sequence[Batch]) -> Passed:
         assert self._connection is not None
         cursor = await self._connection.execute(
             FLUSH,

@@ -7,6 +7,8 @@ then length and lower bound of the dimension, then each element as its length (-
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Sequence
 from struct import Struct, pack
 from uuid import UUID
@@ -18,6 +20,9 @@ from psycopg.pq import Format
 _HEADER = Struct(">iiIii")
 _LENGTH = Struct(">i")
 _NULL = _LENGTH.pack(-1)
+_INT8 = _LENGTH.pack(8) + bytes(8)
+_BIG_ENDIAN = range(7, -1, -1) if sys.byteorder == "little" else range(8)
+"""Where this machine has the bytes of an int8."""
 _UUID_OID, _INT8_OID, _BYTEA_OID = 2950, 20, 17
 
 
@@ -42,8 +47,11 @@ def uuid_array(values: Sequence[UUID]) -> UuidArray:
 
 def int8_array(values: Sequence[int]) -> Int8Array:
     """``int8[]``"""
-    flat = [part for value in values for part in (8, value)]
-    return Int8Array(_header(values, _INT8_OID) + pack(f">{'iq' * len(values)}", *flat))
+    native = array("q", values).tobytes()
+    elements = bytearray(_INT8) * len(values)
+    for byte in range(8):  # of all values at once; ``struct`` takes ten times as long
+        elements[4 + byte :: 12] = native[_BIG_ENDIAN[byte] :: 8]
+    return Int8Array(_header(values, _INT8_OID) + elements)
 
 
 def bytea_array(values: Sequence[bytes | None]) -> ByteaArray:

@@ -89,9 +89,13 @@ class ConnectionQuality:
         """The client has acknowledged something ``seconds`` after it was sent."""
         self._round_trips.append(seconds)
 
+    def is_due(self, now: float) -> bool:
+        """Whether it is time for another look."""
+        return now - self._looked_at >= LOOK_SECONDS
+
     def look(self, readers: Iterable[Reader], now: float) -> bool:
         """Look again, if the last look is a second old; whether it is in another band now."""
-        if now - self._looked_at < LOOK_SECONDS:
+        if not self.is_due(now):
             return False
         self._looked_at = now
         readers = list(readers)

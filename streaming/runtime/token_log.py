@@ -74,6 +74,9 @@ def joined(segments: Iterable[Segment], seq: int, limit: int) -> LogSlice:
     return LogSlice(upto, text, last.terminal if upto == last.last_seq else None)
 
 
+Follow = Callable[[Segment], bool]
+"""Takes what has just become durable, if it can at once; says whether it did."""
+
 NO_NEWS = Marks()
 """Of readers; not to be changed."""
 
@@ -154,7 +157,7 @@ class SessionLog:
         self._durable_digest = self._digest.digest()
         self._durable: deque[Segment] = deque()
         self._durable_bytes = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[tuple[asyncio.Future[None], Follow | None]] = []
         self._unwritten = 0
         self._taken_seq = 0
         self.in_flight = False
@@ -310,7 +313,8 @@ class SessionLog:
             ):
                 self._durable_bytes -= len(self._durable.popleft().text.encode())
         self.stop_requested = self.stop_requested or stop_requested
-        self.wake()
+        self.in_flight = False
+        self._give(segment)
 
     def lose(self, reason: Exception) -> None:
         """This process may not write the log any more, or cannot: ``reason`` says why."""
@@ -371,21 +375,37 @@ class SessionLog:
         found.reverse()
         return found
 
-    def changed(self) -> asyncio.Future[None]:
+    def changed(self, follow: Follow | None = None) -> asyncio.Future[None]:
         """A future that is done at the next change: more is durable, the log is lost, or ``wake``.
 
-        A reader that stops waiting cancels it; it is forgotten with that change.
+        A reader that stops waiting cancels it; it is forgotten with that change. What ``follow``
+        takes of what becomes durable is no change: its reader goes on waiting.
         """
         future = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
+        self._waiters.append((future, follow))
         return future
 
     def wake(self) -> None:
         """Have everybody who waits look again."""
         waiters, self._waiters = self._waiters, []
+        for future, _ in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def _give(self, segment: Segment) -> None:
+        """``wake``, for those who do not take what has become durable as it is."""
+        waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            future, follow = waiter
+            if future.done():
+                continue
+            try:
+                if follow is not None and follow(segment):
+                    self._waiters.append(waiter)
+                else:
+                    future.set_result(None)
+            except Exception as exc:  # noqa: BLE001  it is this reader's alone
+                future.set_exception(exc)
 
     async def stored(self) -> None:
         """Return when the session can be found by every process. Raises ``self.lost``."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from uuid import UUID
 
@@ -32,10 +33,13 @@ from streaming.runtime.live import ControlEvent, LiveSession, Principal
 from streaming.runtime.log_reader import slice_from_database
 from streaming.runtime.reader import Reader, Socket
 from streaming.runtime.records import session_changed
-from streaming.runtime.token_log import LogSlice, SessionLog
+from streaming.runtime.token_log import LogSlice, Segment, SessionLog
 from streaming.runtime.visits import Visit
 
 logger = logging.getLogger(__name__)
+
+Push = Callable[[int, str], bool]
+"""Sends tokens up to a seq, and notes that; False, and nothing is sent, where it would have to wait."""
 
 MOST_HELD = 256
 """Tokens that are held back at most: whoever reads from far behind is not slowed down."""
@@ -125,8 +129,11 @@ class Attachment:
                 return control.seq
         return None
 
-    async def pieces(self) -> AsyncGenerator[LogSlice | None]:
+    async def pieces(self, push: Push | None = None) -> AsyncGenerator[LogSlice | None]:
         """Everything durable after the reader's cursor, as it becomes durable, to the terminal record.
+
+        Ordinary tokens that ``push`` has sent to a reader that waits for them are not yielded: to
+        wake its task for each costs as much as all else that is done for it.
 
         No piece goes on beyond a token behind which there is a control event: see ``due_controls``.
         None is yielded for news of another kind, before the tokens behind it. Raises ``JournalUnavailable``,
@@ -154,9 +161,31 @@ class Attachment:
                 continue
             if down_too_long(gateway.journal):
                 raise JournalUnavailable
-            await log.changed()  # the gateway wakes us now and then, whatever happens
+            # The gateway wakes us now and then, whatever happens.
+            if push is not None and isinstance(log, SessionLog):
+                await log.changed(partial(self._pushed, push))
+                seq = self.reader.cursor
+            else:
+                await log.changed()
             if log.durable_seq <= seq or self._controls_told < len(self._controls()):
                 yield None
+
+    def _pushed(self, push: Push, segment: Segment) -> bool:
+        """Whether what has just become durable is all that the reader lacks, and was sent."""
+        live = self._controls_of
+        if (
+            segment.first_seq != self.reader.cursor + 1
+            or segment.last_seq < segment.first_seq
+            or segment.terminal is not None
+            or live is None
+            or live.state is SessionState.RECOVERING
+            or self._controls_told < len(live.controls)
+            or self.window
+            or not push(segment.last_seq, segment.text)
+        ):
+            return False
+        self._gave_at = asyncio.get_running_loop().time()
+        return True
 
     async def _piece(self, log: SessionLog | RemoteLog, seq: int) -> LogSlice | None:
         """What of ``log`` follows ``seq``; None: nothing yet. Raises ``SessionPurged``."""

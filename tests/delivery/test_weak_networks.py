@@ -57,7 +57,7 @@ async def test_a_network_that_grows_weak_is_noticed(settings, monkeypatch):
     monkeypatch.setattr(quality, "LOOK_SECONDS", 0.0)
     network, woken = Network(), asyncio.Queue[None]()
 
-    async def pieces() -> AsyncGenerator[None]:
+    async def pieces(push: object) -> AsyncGenerator[None]:
         while True:
             yield await woken.get()
 

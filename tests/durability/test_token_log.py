@@ -221,3 +221,32 @@ async def test_waiting_for_a_flush_that_never_comes_can_be_given_up() -> None:
     log.wake()
     assert other.done()
     assert not log._waiters or all(waiter.done() for waiter in log._waiters)
+
+
+async def test_who_takes_what_becomes_durable_goes_on_waiting():
+    log = new_log()
+    taken: list[str] = []
+
+    def follow(segment: token_log.Segment) -> bool:
+        taken.append(segment.text)
+        if segment.text == "broken":
+            raise ZeroDivisionError
+        return segment.text == "more"
+
+    waits, other = log.changed(follow), log.changed()
+    log.append([Token(1, "more")], 1)
+    flush(log)
+    assert (taken, waits.done(), other.done()) == (["more"], False, True)
+    log.append([Token(1, "else")], 1)
+    flush(log)
+    assert (taken, waits.done()) == (["more", "else"], True)
+    waits = log.changed(follow)
+    log.wake()  # other news is for its task
+    assert (len(taken), waits.done()) == (2, True)
+    gone, fails = log.changed(follow), log.changed(follow)
+    gone.cancel()
+    log.append([Token(1, "broken")], 1)
+    flush(log)  # whoever cannot take it is told so, and nobody else
+    assert taken[2:] == ["broken"]
+    assert isinstance(fails.exception(), ZeroDivisionError)
+    assert log.durable_seq == 3

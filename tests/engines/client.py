@@ -65,6 +65,22 @@ class Recording:
     async def chunks(self, generation: Generation) -> list[TokenChunk]:
         return [c async for chunks in self.dialect.generate(generation) for c in chunks]
 
+    async def pour(
+        self, generation: Generation, found: list[TokenChunk], most: int = 1000
+    ) -> None:
+        """``chunks`` into ``found``, by ``pour``, which is told to stop after each ``most`` reads."""
+        reads = 0
+
+        def take(chunks: list[TokenChunk]) -> bool:
+            nonlocal reads
+            reads += 1
+            found.extend(chunks)
+            return reads % most != 0
+
+        stream = self.dialect.generate(generation)
+        while await stream.pour(take):
+            pass
+
 
 def generation(prompt: Sequence[int] | str = (1, 2), **fields: Any) -> Generation:
     return Generation(

@@ -51,6 +51,15 @@ async def test_any_reads_give_the_same_chunks_and_the_hole_is_filled(piece):
     assert [body for path, body in engine.asked if path == "/tokenize"] == [question]
 
 
+@given(st.integers(1, len(WHOLE)), st.integers(1, 4))
+@settings(max_examples=60)
+async def test_poured_they_are_the_same_though_the_engine_is_asked_meanwhile(piece, most):
+    engine = Recording("llamacpp", WHOLE, piece=piece, calls=pieces([10813, 230, 243]))
+    found: list[TokenChunk] = []
+    await engine.pour(generation(), found, most)
+    assert found == await engine.chunks(generation())
+
+
 @pytest.mark.parametrize("guess", [[230, 243], [10813, 230, 7], [1, 10813, 230, 243], []])
 async def test_a_guess_that_does_not_fit_is_no_id(guess):
     engine = Recording("llamacpp", WHOLE, calls=pieces(guess))

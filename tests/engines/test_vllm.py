@@ -187,3 +187,7 @@ async def test_tokens_before_an_error_in_the_same_read_are_not_lost(failure):
     assert await anext(stream) == MOON[:2]
     with pytest.raises(AttemptFailed):
         await anext(stream)
+    found: list[TokenChunk] = []
+    with pytest.raises(AttemptFailed):
+        await engine.pour(generation(), found)
+    assert found == MOON[:2]

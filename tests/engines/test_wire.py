@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 from aiohttp import ClientError, ClientPayloadError, ServerDisconnectedError
@@ -193,3 +194,68 @@ def test_no_header_may_hold_another():
         head
         == b"POST /v1/x HTTP/1.1\r\nhost: engine:8000\r\ncontent-length: 7\r\naccept: */*\r\n\r\n"
     )
+
+
+async def test_poured_is_what_comes_as_it_comes():
+    one = await reply()
+    one.feed(CHUNKED + b"2\r\nab\r\n")
+    await one.head()
+    seen: list[bytes] = []
+    name: ContextVar[str] = ContextVar("name")
+
+    def take(data: bytes) -> bool:
+        seen.append(data)
+        assert name.get() == "ours"  # wherever it is called from
+        return True
+
+    async def pour() -> bool:
+        name.set("ours")
+        return await one.pour(take)
+
+    pouring = asyncio.create_task(pour())
+    await asyncio.sleep(0)
+    assert seen == [b"ab"]
+    one.feed(b"1\r\nc")
+    one.feed(b"\r\n1\r\nd\r\n1")  # and the beginning of a size
+    assert seen == [b"ab", b"c", b"d"]
+    await asyncio.sleep(0)
+    assert not pouring.done()  # nobody was woken for what has been taken
+    one.feed(b"\r\ne\r\n1\r\nf\r\n")
+    assert seen[-1] == b"ef"
+    pouring.cancel()
+    await asyncio.gather(pouring, return_exceptions=True)
+    one.feed(b"1\r\ng\r\n0\r\n\r\n")
+    assert seen[-1] == b"ef"  # whoever has left takes nothing more
+    assert await pour() is False
+    assert seen[-1] == b"g"
+
+
+async def test_whoever_wants_no_more_for_now_finds_it_later():
+    one = await reply()
+    one.feed(CHUNKED)
+    await one.head()
+    seen: list[bytes] = []
+    pouring = asyncio.create_task(one.pour(lambda data: bool(seen.append(data))))
+    await asyncio.sleep(0)
+    one.feed(b"1\r\na\r\n")
+    one.feed(b"%x\r\n%b\r\n" % (MOST_HELD + 1, b"b" * (MOST_HELD + 1)))
+    assert seen == [b"a"]
+    assert one.connection.transport.is_reading() is False
+    assert await pouring is True
+    assert await one.pour(lambda data: bool(seen.append(data))) is True
+    assert len(seen[1]) == MOST_HELD + 1
+    assert one.connection.transport.is_reading() is True
+
+
+async def test_what_breaks_the_connection_is_raised_behind_what_had_come():
+    one = await reply()
+    one.feed(CHUNKED)
+    await one.head()
+    seen: list[bytes] = []
+    pouring = asyncio.create_task(one.pour(lambda data: seen.append(data) is None))
+    await asyncio.sleep(0)
+    one.feed(b"1\r\na\r\n")
+    one.lost(ConnectionResetError())
+    assert seen == [b"a"]
+    with pytest.raises(ConnectionResetError):
+        await pouring

@@ -90,13 +90,24 @@ class Flood(StreamConsumer):
         try:
             await self.start_stream(headers=sse_headers("s", self.request_id))
             while True:
-                await self.write(b"data: " + b"x" * 1000 + b"\n\n")
+                await self.tell(b"data: " + b"x" * 1000 + b"\n\n")
         finally:
             state["running"] -= 1
             socket = self.scope.get("extensions", {}).get("unbroken.socket")
             if socket is not None:
                 state["written"] = socket.written
                 state["taken"] = socket.taken()
+
+    async def tell(self, event: bytes) -> None:
+        await self.write(event)
+
+
+class Push(Flood):
+    """The same without waiting, as long as there is room."""
+
+    async def tell(self, event: bytes) -> None:
+        if not self.write_now(event):
+            await self.write(event)
 
 
 class Cleanup(StreamConsumer):
@@ -171,13 +182,13 @@ async def raw(scope, receive, send):
 
 
 class Socket(AsyncWebsocketConsumer):
-    """Commands: ``flood`` sends for ever, ``fail`` raises, ``close`` closes, all else is echoed."""
+    """Commands: ``flood`` and ``push`` send for ever, ``fail`` raises, ``close`` closes, all else is echoed."""
 
     flooding = None
 
     async def receive(self, text_data=None, bytes_data=None):
-        if text_data == "flood":
-            self.flooding = asyncio.create_task(self.flood())
+        if text_data in ("flood", "push"):
+            self.flooding = asyncio.create_task(self.flood(pushes=text_data == "push"))
         elif text_data == "fail":
             raise ZeroDivisionError("by test")
         elif text_data == "close":
@@ -185,11 +196,13 @@ class Socket(AsyncWebsocketConsumer):
         else:
             await self.send(text_data=text_data)
 
-    async def flood(self):
+    async def flood(self, *, pushes):
+        push = self.scope["extensions"]["unbroken.push"]
         state["running"] += 1
         try:
             while True:
-                await self.send(text_data="x" * 1000)
+                if not (pushes and push(b"x" * 1000)):
+                    await self.send(text_data="x" * 1000)
         finally:
             state["running"] -= 1
 
@@ -231,6 +244,7 @@ application = ProtocolTypeRouter(
                 path("echo/<int:number>", Echo.as_asgi()),
                 path("ticks/<int:count>/<int:milliseconds>", Ticks.as_asgi()),
                 path("flood", Flood.as_asgi()),
+                path("push", Push.as_asgi()),
                 path("cleanup", Cleanup.as_asgi()),
                 path("silent", Silent.as_asgi()),
                 path("fail/<how>", Fail.as_asgi()),

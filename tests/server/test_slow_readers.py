@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 import websockets
 
 from tests.server.harness import eventually
 
 READERS = 200
+# By messages that wait for room, and by pieces that are pushed while there is some.
+WAYS = pytest.mark.parametrize("way", ["flood", "push"])
 
 
-async def test_stuck_readers_hold_little_memory(own_server, record_property):
+@WAYS
+async def test_stuck_readers_hold_little_memory(own_server, record_property, way):
     server = own_server
     await server.state()
     before = server.resident
-    stuck = [server.stuck_reader("/flood") for _ in range(READERS)]
+    stuck = [server.stuck_reader(f"/{way}") for _ in range(READERS)]
     await server.until("running", READERS)
     await settled(server)
     per_reader = (server.resident - before) / READERS
@@ -35,16 +39,18 @@ async def test_stuck_readers_hold_little_memory(own_server, record_property):
     await server.until("connections", 1)
 
 
-async def test_stream_goes_on_when_the_reader_reads_again(server):
-    async with server.stream("/flood") as (reader, _):
+@WAYS
+async def test_stream_goes_on_when_the_reader_reads_again(server, way):
+    async with server.stream(f"/{way}") as (reader, _):
         await settled(server)
         async with asyncio.timeout(10):
             for _ in range(20):
                 await reader.readexactly(2**20)
 
 
-async def test_waiting_write_ends_with_the_connection(server):
-    client = server.stuck_reader("/flood")
+@WAYS
+async def test_waiting_write_ends_with_the_connection(server, way):
+    client = server.stuck_reader(f"/{way}")
     await server.until("running", 1)
     await settled(server)
     started = time.monotonic()
@@ -67,11 +73,12 @@ async def test_taken_tells_what_the_peer_has_acknowledged(server):
     print(f"written {state['written']:.0f}, not taken {state['written'] - state['taken']:.0f}")
 
 
-async def test_stuck_websocket_is_bounded_too(own_server):
+@WAYS
+async def test_stuck_websocket_is_bounded_too(own_server, way):
     server = own_server
     await server.state()
     async with websockets.connect(f"ws://127.0.0.1:{server.port}/ws", max_queue=1) as socket:
-        await socket.send("flood")
+        await socket.send(way)
         await server.until("running", 1)
         await settled(server)
         before = server.resident
