@@ -130,7 +130,8 @@ class Attachment:
 
         No piece goes on beyond a token behind which there is a control event: see ``due_controls``.
         None is yielded for news of another kind, before the tokens behind it. Raises ``JournalUnavailable``,
-        ``SessionPurged``, and what ended the log when it cannot be read on anywhere.
+        ``SessionPurged``, what ended the log when it cannot be read on anywhere, and what has suspended
+        the session meanwhile.
         """
         gateway = self._gateway
         loop = asyncio.get_running_loop()
@@ -152,6 +153,8 @@ class Attachment:
                     raise log.lost
                 # Somebody else owns it now: follow it there.
                 continue
+            if isinstance(log, RemoteLog) and (error := log.error_for(self.reader)) is not None:
+                raise error
             if down_too_long(gateway.journal):
                 raise JournalUnavailable
             await log.changed()  # the gateway wakes us now and then, whatever happens
@@ -206,6 +209,7 @@ class Attachment:
         live = self._gateway.sessions.get(self.session_id)
         if live is not None and not isinstance(live.log.lost, SessionLost):
             self._see(live)
+            self.reader.sees(live.log.epoch)
             self._stop_following()
             live.join(self.reader)
             return live.log
