@@ -156,6 +156,13 @@ def _ended(what: str) -> Callable[[Happening], str]:
     return told
 
 
+def _suspended(event: Happening) -> str:
+    told = _ended("Suspended: its engine was released and what there is of it kept")(event)
+    if error := event.data.get("error"):
+        told += f" Whoever read it was told {error['code']}."
+    return told
+
+
 def _recovered(event: Happening) -> str:
     data = event.data
     grade = f" ({data['grade']})" if data.get("grade") else ""
@@ -247,7 +254,7 @@ _SENTENCES: dict[str, Callable[[Happening], str]] = {
     "reader_joined": _joined,
     "reader_left": lambda e: f"{_reader(e.data)} {word(LEAVINGS, e.data['how'])}.",
     "client_report": _reported,
-    "suspended": _ended("Suspended: its engine was released and what there is of it kept"),
+    "suspended": _suspended,
     "completed": _ended("Complete"),
     "stopped": _ended("Stopped"),
     "cancelled": _ended("Ended"),

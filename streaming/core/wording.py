@@ -156,7 +156,9 @@ def _open(main: Interruption, facts: Facts, outcome: Outcome | None) -> str:
     if main.side == "reader":
         return "the reader did not come back"
     ends = {
-        "abandoned": "the answer was kept, and nobody came back for it in time",
+        "abandoned": "the answer was kept, and nobody came back for it in time"
+        if not facts.error_code
+        else "the answer was kept for its reader, and not finished in time",
         "cancelled": "the answer was ended because nobody read it any more",
         "stopped": "the answer was stopped before it could go on",
     }
