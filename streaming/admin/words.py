@@ -109,6 +109,7 @@ LEAVINGS = {
     "stuck": "took nothing any more",
     "sent_away": "was asked to come back on another connection",
     "ours": "was cut off by the gateway",
+    "told_error": "was told that the answer cannot go on for now",
     "ended": "stopped reading",
     "gateway_gone": "lost its connection, as the gateway process died",
 }

@@ -64,6 +64,7 @@ LEFT: Mapping[str, str] = {
     "stuck": "the reader took nothing more",
     "sent_away": "the reader was asked to connect to another gateway",
     "ours": "the gateway ended the reader’s connection",
+    "told_error": "the reader was told that the answer cannot go on for now",
     "ended": "the reader wanted no more",
     "gateway_gone": "the reader lost the connection with its gateway",
 }

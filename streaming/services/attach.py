@@ -60,6 +60,8 @@ class Attachment:
         self.is_whole = False
         #: Set when the reader is told to come back on another connection.
         self.sent_away = False
+        #: Set when it is told the error that has suspended the session.
+        self.told_error = False
 
     @property
     def live(self) -> LiveSession | None:
@@ -154,6 +156,7 @@ class Attachment:
                 # Somebody else owns it now: follow it there.
                 continue
             if isinstance(log, RemoteLog) and (error := log.error_for(self.reader)) is not None:
+                self.told_error = True
                 raise error
             if down_too_long(gateway.journal):
                 raise JournalUnavailable
@@ -360,7 +363,9 @@ def _ending(attachment: Attachment, socket: Socket | None) -> str:
     """How a reader has left that has not been given everything."""
     if attachment.sent_away:
         return "sent_away"
-    # One that is still there has unsubscribed, or has been told an error.
+    if attachment.told_error:
+        return "told_error"
+    # One that is still there has unsubscribed, or has been told another error.
     return (socket.ended_by if socket is not None else "") or "ended"
 
 
