@@ -424,8 +424,8 @@ class Gateway:
         for session_id, on_disconnect, suspended in orphans:
             end = adoption.end_of_orphan(on_disconnect, suspended)
             await self.adopt([session_id], end.cause if end else "gateway_crash", end)
-        for session_id, reason in wanted:
-            await self.adopt([session_id], reason)
+        for reason in {reason for _, reason in wanted}:
+            await self.adopt([pk for pk, why in wanted if why == reason], reason)
         now_unserved = owned - self.sessions.keys() - self._adopting
         await self.adopt(now_unserved & unserved, "runner_lost")
         return now_unserved
