@@ -153,7 +153,7 @@ class StreamRunner:
         which was continued and has no new token began with the suspension before.
         """
         until = self._until if self._log.last_seq == self._began_at_seq else None
-        error.resumable = (
+        goes_on = (
             error.resumable
             and self._tally.failovers < RETURNS * conf().max_attempts
             and (until is None or now() < until)
@@ -162,9 +162,9 @@ class StreamRunner:
             self._session.id, what, self._last_number, self._last_failure
         )
         return SessionEnd(
-            SessionState.SUSPENDED if error.resumable else SessionState.FAILED,
+            SessionState.SUSPENDED if goes_on else SessionState.FAILED,
             cause=cause,
-            error=error.as_openai()["error"],
+            error={**error.as_openai()["error"], "resumable": goes_on},
             evidence=evidence,
             resume_until=until,
         )
