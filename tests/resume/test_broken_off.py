@@ -10,6 +10,7 @@ from tests.durability.reader import Readers, until
 from tests.durability.stored import stored_log
 from tests.engine_simulator.model import expected_answer
 from tests.engine_simulator.process import SimulatorProcess
+from tests.metrics.scrape import scraped
 from tests.resume.events import Client, Reading, question, urls
 from tests.resume.test_long_poll import poll
 from tests.stack import Stack
@@ -202,6 +203,16 @@ async def test_a_request_that_no_engine_survives_fails_for_good(stack_of_two) ->
     async with Client(urls(stack), stack.api_key()) as client:
         reading = await client.create(question("poison", 90))
         await client.read_on(reading)
+    # Operators see each time that it broke off, and its end.
+    told = "unbroken_session_ends_total"
+    await scraped(
+        stack.gateway().url,
+        lambda s: (
+            s.value(told, state="interrupted") == len(reading.errors)
+            and s.value(told, state="failed") == 1
+            and not s.value(told, state="suspended")
+        ),
+    )
     assert {error["code"] for error in reading.errors} == {"failover_exhausted"}
     ((name, told),) = reading.ends
     assert (name, told["error"]["code"]) == ("error", "failover_exhausted")
