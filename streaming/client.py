@@ -6,8 +6,8 @@
             print(piece.text, end="")
 
 It resumes from the last token it has, with exponential backoff and jitter, whenever the connection
-breaks, or is silent for longer than the gateway says it ever is (heartbeats count as life). It
-never starts a second generation. Needs only httpx.
+breaks, or is silent for longer than the gateway says it ever is (heartbeats count as life), or the
+answer cannot go on for now. It never starts a second generation. Needs only httpx.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class ClientError(Exception):
 
 
 class NetworkError(ClientError):
-    """The gateway could not be reached again in time; the session may still be resumed later."""
+    """The gateway could not be reached, or could not go on, in time; the session may still be
+    resumed later."""
 
 
 class ServerError(ClientError):
@@ -72,6 +73,8 @@ class SessionReader:
     result: dict[str, Any] | None = None
     """The ``done`` event, once it has come."""
     reconnects: int = 0
+    interrupted: dict[str, Any] | None = None
+    """The error after which the answer last could not go on for now; it is come back for."""
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self._pieces()
@@ -104,15 +107,20 @@ class SessionReader:
                     return
             except (httpx.TransportError, TimeoutError) as exc:
                 if asyncio.get_running_loop().time() > give_up:
-                    raise NetworkError(f"gave up after token {self.seq}: {exc!r}") from exc
+                    raise self._given_up(repr(exc)) from exc
             if self.seq > before:
                 backoff = FIRST_BACKOFF
                 give_up = asyncio.get_running_loop().time() + self.client.patience
             elif asyncio.get_running_loop().time() > give_up:
-                raise NetworkError(f"gave up after token {self.seq}")
+                raise self._given_up("no progress")
             self.reconnects += 1
             await asyncio.sleep(random.uniform(0, backoff))
             backoff = min(backoff * 2, LONGEST_BACKOFF)
+
+    def _given_up(self, why: str) -> NetworkError:
+        if self.interrupted is not None:
+            why = f"{self.interrupted['code']}: {self.interrupted['message']}"
+        return NetworkError(f"gave up after token {self.seq}: {why}")
 
     async def _one_connection(self) -> AsyncIterator[Piece]:
         """Read until the end of the session or of the connection. Raises transport errors."""
@@ -156,8 +164,10 @@ class SessionReader:
         name, data = fields.get(b"event", b"message"), json.loads(fields[b"data"])
         if name == b"session":
             self.info = data
+        elif name == b"interrupted":
+            self.interrupted = data["error"]
         elif name == b"token" and data["seq"] > self.seq:
-            self.seq = data["seq"]
+            self.seq, self.interrupted = data["seq"], None
             return Piece(data["seq"], data["text"])
         elif name == b"done":
             self.seq, self.result = data["seq"], data

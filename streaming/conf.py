@@ -75,9 +75,12 @@ class StreamingConf:
     engine_connect_timeout: float = setting(2.0, "Time a node has to accept a connection.")
     max_failovers: int = setting(
         2,
-        "Failed attempts in a row without a new durable token before the answer ends in failover_exhausted.",
+        "Failed attempts in a row without a new durable token before the answer breaks off with failover_exhausted.",
     )
-    max_attempts: int = setting(8, "Attempts per session, whatever their progress.")
+    max_attempts: int = setting(
+        8,
+        "Attempts in one go, whatever their progress, before the answer breaks off with failover_exhausted; twice as many may fail in all.",
+    )
     max_continuations: int = setting(
         32,
         "Continuations whose prefix one node computes at once, over all gateway processes; others wait.",

@@ -1,7 +1,7 @@
 """The errors of the streaming domain: one shallow tree, translated once at the edge.
 
 Every class carries what the edge needs: a stable ``code`` (the OpenAI error object's ``code``),
-the HTTP status before the headers are out, and whether the session can be resumed.
+the HTTP status before the headers are out, and whether another try can finish the answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ class GatewayError(Exception):
     code: ClassVar[str] = "internal_error"
     type: ClassVar[str] = "server_error"
     http_status: ClassVar[int] = 500
-    resumable: ClassVar[bool] = False
+    resumable: bool = False
+    """The fleet's or the gateway's trouble, not the request's: a session whose runner ends so is
+    suspended, and goes on when its reader comes back (``runner.StreamRunner._broken_off``)."""
     usual_retry_after: ClassVar[float | None] = None
     """Seconds, where nobody knows better."""
 
@@ -37,6 +39,12 @@ class GatewayError(Exception):
                 "resumable": self.resumable,
             }
         }
+
+
+class Unforeseen(GatewayError):
+    """The gateway failed to go on with this answer."""
+
+    resumable = True
 
 
 class InvalidRequest(GatewayError):
@@ -247,7 +255,9 @@ class IdempotencyMismatch(GatewayError):
 def error_from_openai(error: dict[str, Any]) -> GatewayError:
     """The error behind a stored error object, so that it can be raised again with its status."""
     kind = _by_code().get(str(error.get("code")), GatewayError)
-    return kind(str(error.get("message", "")), param=error.get("param"))
+    raised = kind(str(error.get("message", "")), param=error.get("param"))
+    raised.resumable = bool(error.get("resumable"))
+    return raised
 
 
 def _by_code() -> dict[str, type[GatewayError]]:

@@ -158,7 +158,7 @@ def seams(session: SessionEvidence, faults: Faults, clock_ahead: float = 0.0) ->
             before = attempt
         if broken is None and _failed(attempt):
             broken = attempt
-    if broken is not None and session.state == "failed":
+    if broken is not None and session.state in ("failed", "suspended", "abandoned"):
         found.append(_seam(broken, None, faults, ahead, session.log > 0))
     return found
 

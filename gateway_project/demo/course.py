@@ -257,15 +257,22 @@ class Course:
         self.tell("moving", node=run.node)
         self.attempt(node, "migration", SeamGrade.EXACT.value, self.chance.uniform(0.02, 0.12))
 
-    def suspend(self, what: str) -> None:
-        """Its engine is let go, its log is kept. ``what``: as in ``core.attribution``."""
+    def suspend(self, what: str, error: GatewayError | None = None) -> None:
+        """Its engine is let go, its log is kept. ``what``: as in ``core.attribution``, empty: as its
+        last attempt. ``error``: its reader is told."""
         if self.tries[-1].ended_at is None:
             self.end_attempt("cancelled")
         self.state = SessionState.SUSPENDED
-        blame, self.evidence = attribute_end(what)
-        self.cause = blame.value
+        if what:
+            blame, self.evidence = attribute_end(what)
+            self.cause = blame.value
         self.suspended_at = self.now
-        self.tell("suspended", cause=self.cause)
+        told: dict[str, Any] = {"cause": self.cause}
+        if error is not None:
+            told |= error.as_openai()
+            self.error_code = error.code
+            self.evidence = {**self.evidence, "error": error.code}
+        self.tell("suspended", **told)
         self.announced.append(("session_suspended", self.now))
 
     def take_over(self, reason: str) -> None:
@@ -284,7 +291,7 @@ class Course:
         )  # fmt: skip
         self.failed_at = self.now
         self.state = SessionState.RECOVERING
-        self.cause, self.evidence = "", {}
+        self.error_code, self.cause, self.evidence = "", "", {}
 
     def finish(self) -> None:
         """The answer is whole."""
@@ -315,7 +322,7 @@ class Course:
             "cached_prompt_tokens": self.answer.cached_tokens,
         }
         if error is not None:
-            terminal["error"] = error.as_openai()["error"]
+            terminal["error"] = {**error.as_openai()["error"], "resumable": False}
             self.error_code = error.code
         self.terminal = json.dumps(terminal).encode()
         seq = self.tokens + 1

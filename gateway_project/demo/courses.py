@@ -14,6 +14,7 @@ from streaming.errors import (
     AnswerTimeout,
     EngineRejected,
     FailoverExhausted,
+    GatewayError,
     NoHealthyNode,
     SeamRefused,
 )
@@ -109,14 +110,14 @@ def failed_over(course: Course, fault: Fault, siblings: int = 0) -> None:
     while chance.random() < 0.12:
         node = course.other_node(former[-1])
         if len(former) >= MOST_FAILED:
-            error = FailoverExhausted(f"{len(former)} attempts in a row failed.")
-            course.end(SessionState.FAILED, "", error)
+            _broken_off(course, FailoverExhausted(f"{len(former)} attempts in a row failed."))
             return
         course.attempt(node, "failover", SeamGrade.EXACT.value if course.done else "")
         course.fail(fault)
         former.append(node)
     if chance.random() < 0.04:
-        _given_up(course)
+        course.now += 30.0
+        _broken_off(course, NoHealthyNode("No node could take it within 30 s."))
         return
     grade = chance.choices(tuple(SeamGrade), (86, 9, 4, 1))[0]
     node = course.other_node(former[-1])
@@ -217,10 +218,17 @@ def _abandoned(course: Course) -> None:
     course.end(SessionState.ABANDONED, "abandoned")
 
 
-def _given_up(course: Course) -> None:
-    course.now += 30.0
-    error = NoHealthyNode("No node could take it within 30 s.")
-    course.end(SessionState.FAILED, "", error)
+def _broken_off(course: Course, error: GatewayError) -> None:
+    """No engine can go on, its reader is told so, and does not come back."""
+    course.suspend("", error)
+    course.leave("told_error")
+    if course.now + RESUME_SECONDS > course.world.ends_at.timestamp():
+        return
+    course.now += RESUME_SECONDS + course.chance.uniform(0.5, 9.0)
+    cause, evidence = course.cause, course.evidence
+    course.take_over("abandoned")
+    course.cause, course.evidence = cause, evidence
+    course.end(SessionState.ABANDONED, "", error)
 
 
 def _recovery(course: Course, grade: SeamGrade, siblings: int) -> float:

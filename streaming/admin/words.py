@@ -109,6 +109,7 @@ LEAVINGS = {
     "stuck": "took nothing any more",
     "sent_away": "was asked to come back on another connection",
     "ours": "was cut off by the gateway",
+    "told_error": "was told that the answer cannot go on for now",
     "ended": "stopped reading",
     "gateway_gone": "lost its connection, as the gateway process died",
 }
@@ -153,6 +154,13 @@ def _ended(what: str) -> Callable[[Happening], str]:
         cause = event.data.get("cause")
         return f"{what}: {_lower(cause_in_words(str(cause)))}." if cause else f"{what}."
 
+    return told
+
+
+def _suspended(event: Happening) -> str:
+    told = _ended("Suspended: its engine was released and what there is of it kept")(event)
+    if error := event.data.get("error"):
+        told += f" Whoever read it was told {error['code']}."
     return told
 
 
@@ -247,7 +255,7 @@ _SENTENCES: dict[str, Callable[[Happening], str]] = {
     "reader_joined": _joined,
     "reader_left": lambda e: f"{_reader(e.data)} {word(LEAVINGS, e.data['how'])}.",
     "client_report": _reported,
-    "suspended": _ended("Suspended: its engine was released and what there is of it kept"),
+    "suspended": _suspended,
     "completed": _ended("Complete"),
     "stopped": _ended("Stopped"),
     "cancelled": _ended("Ended"),

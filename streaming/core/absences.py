@@ -10,7 +10,7 @@ from streaming.core.course import Absence, Facts, Happening, Interruption
 BACK_AT_ONCE = timedelta(seconds=10)
 """Whoever is sent to another process and is there within this has not been interrupted."""
 
-OURS = frozenset({"sent_away", "ours"})
+OURS = frozenset({"sent_away", "ours", "told_error"})
 """It was the gateway that ended the connection."""
 
 DEATHS = frozenset({"gateway_crash", "runner_lost"})
@@ -90,7 +90,7 @@ def interruption_of(
     """The interruption that an absence is; None: nothing was interrupted, or the gateway's end was."""
     back = absence.back_at
     came_back = back is not None and (facts.ended_at is None or back < facts.ended_at)
-    if absence.how == "gateway_gone":
+    if absence.how in ("gateway_gone", "told_error"):  # what lies behind it is one by itself
         return None
     if absence.is_clean and not came_back:
         return None

@@ -118,8 +118,8 @@ class Absence:
     """A time without any reader.
 
     ``how``: closed, reset, ended (it wanted no more), timed_out, stuck, sent_away, ours (the gateway
-    cut it); gateway_gone: the process died that it was connected to. ``back_at``: None: nobody came
-    back.
+    cut it), told_error (the answer could not go on for now); gateway_gone: the process died that it was
+    connected to. ``back_at``: None: nobody came back.
     """
 
     left_at: datetime
@@ -130,7 +130,9 @@ class Absence:
     @property
     def is_clean(self) -> bool:
         """Its reader hung up."""
-        return self.how not in ("timed_out", "stuck", "sent_away", "ours", "gateway_gone")
+        return self.how not in (
+            "timed_out", "stuck", "sent_away", "ours", "told_error", "gateway_gone",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

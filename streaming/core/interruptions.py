@@ -52,7 +52,7 @@ def interruptions_of(
     """Those of engines and gateways, in their order; ``course``: the happenings by time."""
     tries = sorted(facts.tries, key=lambda one: one.number)
     gateways = _of_gateways(facts, tries, course)
-    ends = [*_of_engines(tries), *gateways]
+    ends = [*_of_engines(tries), *gateways, *_of_errors(facts, tries, course)]
     ends.sort(key=lambda end: (end.after, end.at))
     found = [_followed(end, facts, tries, absences) for end in ends]
     if (last := _of_the_end(facts, tries, found)) is not None:
@@ -134,6 +134,33 @@ def _of_gateways(facts: Facts, tries: Sequence[Try], course: Sequence[Happening]
         else:
             merged.append(mark)
     return [_dated(mark, tries) for mark in merged]
+
+
+def _of_errors(facts: Facts, tries: Sequence[Try], course: Sequence[Happening]) -> list[_End]:
+    """Errors that have suspended it and that no failed attempt explains: there was no node for it,
+    its log could not be written. A reader that comes back in vain is not interrupted once more."""
+    found: dict[tuple[int, int], _End] = {}
+    for one in course:
+        cause = one.told("cause")
+        if one.kind != "suspended" or not one.data.get("error") or cause.startswith("gateway_"):
+            continue
+        last = max(
+            (t for t in tries if t.started_at <= one.at), key=lambda t: t.number, default=None
+        )
+        if last is not None and is_abnormal(last):
+            continue
+        number, seq = (0, 0) if last is None else (last.number, min(one.seq, facts.tokens))
+        end = _End(
+            at=one.at,
+            side="engine",
+            seq=seq,
+            node="" if last is None else last.node,
+            cause=cause or "unknown",
+            after=number,
+            began=facts.created_at if last is None else None,
+        )
+        found.setdefault((number, seq), end)
+    return list(found.values())
 
 
 def _next_owner_was(course: Sequence[Happening], suspension: Happening) -> str:

@@ -11,7 +11,7 @@ class SessionState(enum.Enum):
     CREATED = "created"  # durable, no engine asked yet
     STREAMING = "streaming"
     RECOVERING = "recovering"  # an attempt failed, the next has not produced a token
-    SUSPENDED = "suspended"  # no reader; engine released, log kept
+    SUSPENDED = "suspended"  # no reader, or an error that is got over; engine released, log kept
     COMPLETED = "completed"
     STOPPED = "stopped"  # an authorised caller asked for it
     CANCELLED = "cancelled"  # its reader left and its policy is to end then

@@ -64,6 +64,7 @@ LEFT: Mapping[str, str] = {
     "stuck": "the reader took nothing more",
     "sent_away": "the reader was asked to connect to another gateway",
     "ours": "the gateway ended the reader’s connection",
+    "told_error": "the reader was told that the answer cannot go on for now",
     "ended": "the reader wanted no more",
     "gateway_gone": "the reader lost the connection with its gateway",
 }
@@ -156,7 +157,9 @@ def _open(main: Interruption, facts: Facts, outcome: Outcome | None) -> str:
     if main.side == "reader":
         return "the reader did not come back"
     ends = {
-        "abandoned": "the answer was kept, and nobody came back for it in time",
+        "abandoned": "the answer was kept, and nobody came back for it in time"
+        if not facts.error_code
+        else "the answer was kept for its reader, and not finished in time",
         "cancelled": "the answer was ended because nobody read it any more",
         "stopped": "the answer was stopped before it could go on",
     }

@@ -60,14 +60,16 @@ free AS (
     RETURNING a.session_id, a.number
 ), ended AS (
     SELECT s.id, g.* FROM streaming_streamsession s JOIN given g ON g.session_id = s.id AND g.ends
-    WHERE s.state = 'failed'
+    WHERE s.state IN ('failed', 'suspended') AND s.error_code <> '' AND NOT EXISTS (
+        SELECT FROM streaming_attempt n WHERE n.session_id = s.id AND n.number > g.number)
     FOR UPDATE OF s SKIP LOCKED
 ), explained AS (
     UPDATE streaming_streamsession s SET cause = ended.cause, evidence = ended.evidence
     FROM ended WHERE s.id = ended.session_id
     RETURNING s.id
 )
-SELECT g.session_id, g.number, stored.number IS NOT NULL, explained.id IS NOT NULL,
+SELECT g.session_id, g.number, stored.number IS NOT NULL,
+    explained.id IS NOT NULL OR next.number IS NOT NULL,  -- or it was continued meanwhile
     coalesce(next.seam_grade, 'none')
 FROM given g
 LEFT JOIN stored ON stored.session_id = g.session_id AND stored.number = g.number
@@ -91,7 +93,7 @@ class Failure:
     was_overtaken: bool = False
     verdict: tuple[Blame, dict[str, Any]] | None = None
     is_last: bool = False
-    """Its session has ended failed because of it."""
+    """Its session has broken off because of it."""
     is_stored: bool = False
     give_up_at: float = 0.0
 

@@ -53,9 +53,9 @@ SESSIONS = Level(
 )
 SESSION_ENDS = Total(
     "unbroken_session_ends_total",
-    "Sessions that ended or were suspended, by the state they are in now.",
+    "Sessions that ended or were suspended, by the state they are in now; interrupted: by an error.",
     ["state"],
-    initial=[(state.value,) for state in END_STATES],
+    initial=[*((state.value,) for state in END_STATES), ("interrupted",)],
 )
 ABANDONED_AT = Spread(
     "unbroken_abandonment_position_tokens",

@@ -17,6 +17,8 @@ from streaming.metrics.events import session_ended, session_left, settled_after_
 
 LEFT_ALONE = frozenset({SessionState.SUSPENDED, SessionState.CANCELLED})
 """Where sessions go whose readers do not come back."""
+INTERRUPTED = "interrupted"
+"""What a suspension counts as that its reader was told an error of."""
 LATE_SECONDS = 10.0
 """How long after a session's end evidence of its delivery may still come."""
 
@@ -76,14 +78,16 @@ class SessionCount:
             record.left_at = since
             session_left(record.delivered)
 
-    def closed(self, session_id: UUID, state: SessionState, now: float) -> None:
-        """Its runner has ended, and left it in ``state``."""
+    def closed(
+        self, session_id: UUID, state: SessionState, now: float, *, broke_off: bool = False
+    ) -> None:
+        """Its runner has ended, and left it in ``state``. ``broke_off``: an error has suspended it."""
         record = self._records.get(session_id)
         if record is None:
             return
         record.is_over = state.is_end
         if state.is_end or state is SessionState.SUSPENDED:
-            session_ended(state.value)
+            session_ended(INTERRUPTED if broke_off else state.value)
             if record.left_at is not None and state in LEFT_ALONE:
                 settled_after_disconnect(now - record.left_at)
         self._closed.append((now, session_id, record))

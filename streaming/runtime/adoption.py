@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from streaming.core.chat import parse_chat_request
 from streaming.core.delivery import Marks
 from streaming.core.levels import Level
 from streaming.core.state import SessionState
+from streaming.runtime.ending import SUSPENDED_BY
 from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
 from streaming.runtime.log_reader import StoredLog
@@ -34,7 +35,7 @@ SELECT s.id, s.reference, s.tenant_id, t.name, s.api_key_id, s.end_user, s.on_di
     s.completion_tokens, s.failovers, s.discarded_tokens, f.epoch, f.durable_seq, f.delivered_seq,
     f.sent_seq, f.taken_seq, f.cursor_seq, f.acked_seq, s.cached_prompt_tokens, f.stop_requested,
     f.continue_requested, f.expires_on, s.level, s.variant, s.request_id,
-    coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
+    s.evidence, {SUSPENDED_BY}, coalesce(s.resume_until < now(), false), {OWNER_IS_DEAD}
 FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 JOIN streaming_tenant t ON t.id = s.tenant_id
@@ -87,6 +88,9 @@ class StoredSession:
     level: str
     variant: str
     request_id: str
+    evidence: dict[str, Any]
+    error: dict[str, Any] | None
+    """That has suspended it."""
     window_is_over: bool
     """Suspended, and nobody has come back in time."""
     owner_is_dead: bool
@@ -162,7 +166,8 @@ WITH free AS (
     RETURNING f.session_id, f.epoch, f.durable_seq, f.expires_on, free.former
 ), taken AS (
     UPDATE streaming_streamsession s
-    SET owner_id = %s, state = 'recovering', cause = '', evidence = '{}', resume_until = NULL
+    SET owner_id = %s, state = 'recovering', error_code = '', cause = '', evidence = '{}',
+        resume_until = NULL
     FROM won WHERE s.id = won.session_id
 ), told AS (
     INSERT INTO streaming_sessionevent (session_id, at, kind, seq, data)
@@ -231,6 +236,8 @@ def restore(
     """
     log = SessionLog(stored.id, epoch, notify)
     log.continue_from(stored_log.token_ids, stored_log.digest, stored.marks, stored_log.ends_surely)
+    if end is not None and end.state is SessionState.ABANDONED and stored.error is not None:
+        end = replace(end, cause=stored.cause, evidence=stored.evidence, error=stored.error)
     if not stored_log.is_intact:
         end = _broken("log_corrupt", "The stored answer does not match its digest.")
     try:
@@ -265,7 +272,9 @@ def restore(
         end_request=end,
     )
     prompt = None if stored.prompt_token_ids is None else array("i", stored.prompt_token_ids)
-    return session, Resumption(prompt, attempts, stored.failovers, stored.discarded_tokens)
+    return session, Resumption(
+        prompt, attempts, stored.failovers, stored.discarded_tokens, stored.resume_until
+    )
 
 
 _NO_REQUEST = {"model": "-", "messages": [{"role": "user", "content": "-"}]}
@@ -298,11 +307,17 @@ LIMIT 50
 
 # What somebody at the support desk wants continued although nobody has come back for it, and what was
 # told to stop in the moment in which it was suspended: whoever had it has not seen that any more.
+# What an error has suspended waits a little; so does what is to be finished without a reader anyway.
 WANTED = """
-SELECT f.session_id, f.stop_requested FROM session_fence f
+SELECT f.session_id, CASE WHEN f.stop_requested THEN 'client_stop'
+    WHEN f.continue_requested THEN 'continued_by_staff' ELSE 'resumed' END
+FROM session_fence f
 JOIN streaming_streamsession s ON s.id = f.session_id
-WHERE s.state = 'suspended' AND s.ended_at IS NULL
-AND (f.stop_requested OR f.continue_requested AND s.resume_until >= now()) LIMIT 50
+WHERE s.state = 'suspended' AND s.ended_at IS NULL AND (f.stop_requested OR s.resume_until >= now()
+    AND CASE WHEN s.error_code = '' THEN f.continue_requested
+        ELSE (f.continue_requested OR s.on_disconnect = 'finish')
+            AND s.suspended_at < now() - interval '10 seconds' END)
+LIMIT 50
 """
 
 OWNED = """

@@ -1,4 +1,9 @@
-"""How a session's end, or its suspension, is stored: all in one transaction."""
+"""How a session's end, or its suspension, is stored: all in one transaction.
+
+A session is suspended because its reader or its gateway process has gone, or by an error that
+another try may get over: then its error is stored with it. Who reads it at that moment is told the
+error, wherever they are connected (``follower``); who comes back has it continued (``adoption``).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,13 @@ from streaming.runtime.live import LiveSession, SessionEnd
 from streaming.runtime.records import Record, RecordKind, now, session_changed
 
 logger = logging.getLogger(__name__)
+
+SUSPENDED_BY = """
+(SELECT e.data -> 'error' FROM streaming_sessionevent e
+    WHERE s.state = 'suspended' AND s.error_code <> '' AND e.session_id = s.id AND e.kind = 'suspended'
+    ORDER BY e.id DESC LIMIT 1)
+"""
+"""An expression of SQL: the OpenAI error object that has suspended the session ``s``, if one has."""
 
 
 @dataclass(slots=True)
@@ -71,13 +83,12 @@ def _close(session: LiveSession, end: SessionEnd, tally: Tally) -> None:
         "cached_prompt_tokens": session.cached_prompt_tokens,
     }
     if end.error is not None:
-        terminal["error"] = end.error
+        terminal["error"] = {**end.error, "resumable": False}  # nothing follows this record
     session.log.record(
         session_changed(
             session.id,
             **_what_is_common(session, end, tally),
             finish_reason=end.finish_reason,
-            error_code=end.error["code"] if end.error else "",
             ended_at=at,
         ),
         record_event(session.id, end.state.value, completion_tokens + 1, at, cause=end.cause),
@@ -90,14 +101,16 @@ def _suspend(session: LiveSession, end: SessionEnd, tally: Tally) -> None:
     """Let go of the engine and keep the log: somebody may come back and continue it."""
     session.move(SessionState.SUSPENDED)
     at = now()
+    session.error_code = end.error["code"] if end.error else ""
+    told = {"cause": end.cause, **({"error": end.error} if end.error else {})}
     session.log.record(
         session_changed(
             session.id,
             **_what_is_common(session, end, tally),
             suspended_at=at,
-            resume_until=at + timedelta(seconds=conf().resume_window),
+            resume_until=end.resume_until or at + timedelta(seconds=conf().resume_window),
         ),
-        record_event(session.id, "suspended", session.log.last_seq, at, cause=end.cause),
+        record_event(session.id, "suspended", session.log.last_seq, at, **told),
         _announced(session, "session_suspended", at),
     )
 
@@ -106,6 +119,7 @@ def _what_is_common(session: LiveSession, end: SessionEnd, tally: Tally) -> dict
     return {
         "state": session.state.value,
         "cause": end.cause,
+        "error_code": end.error["code"] if end.error else "",
         "evidence": end.evidence,
         "completion_tokens": session.log.last_seq,
         "prompt_tokens": session.prompt_tokens,

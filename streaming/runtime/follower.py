@@ -2,7 +2,8 @@
 
 Tokens are read from PostgreSQL; how far they reach is polled, and hinted at over the channel layer.
 A session whose owner has died, or that is suspended, is taken over as soon as a reader here waits
-for its next token.
+for its next token. One that an error has suspended is taken over for those who have come back for
+it; who was reading it is told the error.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -18,6 +20,8 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from streaming.conf import conf
 from streaming.core.delivery import Marks
 from streaming.core.state import SessionState
+from streaming.errors import GatewayError, error_from_openai
+from streaming.runtime.ending import SUSPENDED_BY
 from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.reader import Reader
 from streaming.runtime.token_log import LogSlice
@@ -30,7 +34,7 @@ ADOPTED_AT_ONCE = 25
 LEASE_SECONDS = 1.0
 
 _POLL = f"""
-SELECT s.id, s.state, f.durable_seq, s.owner_id, {OWNER_IS_DEAD}
+SELECT s.id, s.state, f.durable_seq, s.owner_id, f.epoch, {SUSPENDED_BY}, {OWNER_IS_DEAD}
 FROM streaming_streamsession s
 JOIN session_fence f ON f.session_id = s.id
 LEFT JOIN streaming_gatewayinstance i ON i.id = s.owner_id
@@ -66,6 +70,9 @@ class RemoteLog:
         self.durable_seq = 0
         self.state = SessionState.CREATED
         self.owner_id: int | None = None
+        self.epoch = 0
+        self.error: dict[str, Any] | None = None
+        """That has suspended the session under this epoch."""
         self.lost: Exception | None = None
         self.closed = False
         """Whether its owner has said that it ends."""
@@ -81,6 +88,13 @@ class RemoteLog:
         if seq >= self.durable_seq:
             return None
         raise LookupError("read PostgreSQL")
+
+    def error_for(self, reader: Reader) -> GatewayError | None:
+        """What has suspended the session while ``reader`` read it; None: nothing, or it has come
+        back for that."""
+        if self.error is None or reader.since_epoch is None or self.epoch < reader.since_epoch:
+            return None
+        return error_from_openai(self.error)
 
     @property
     def ends(self) -> bool:
@@ -206,19 +220,22 @@ class Follower:
             cursor = await connection.execute(_POLL, (list(self._logs),))
             rows = await cursor.fetchall()
         suspended, orphaned = [], []
-        for session_id, state, durable_seq, owner_id, owner_is_dead in rows:
+        for session_id, state, durable_seq, owner_id, epoch, error, owner_is_dead in rows:
             log = self._logs.get(session_id)
             if log is None:
                 continue
             state = SessionState(state)
-            changed = (state, owner_id) != (log.state, log.owner_id)
-            log.state, log.owner_id = state, owner_id
+            changed = (state, owner_id, epoch) != (log.state, log.owner_id, log.epoch)
+            log.state, log.owner_id, log.epoch, log.error = state, owner_id, epoch, error
+            for reader in log.readers:
+                reader.sees(epoch + (state is SessionState.SUSPENDED))
             log.learned(durable_seq)
             if changed:
                 log.wake()
             if state is SessionState.SUSPENDED:
                 # A reader that is stuck is why it was suspended.
-                if any(not self._is_stuck(log, reader) for reader in log.readers):
+                waiting = (reader for reader in log.readers if log.error_for(reader) is None)
+                if any(not self._is_stuck(log, reader) for reader in waiting):
                     suspended.append(session_id)
             elif not state.is_end and owner_is_dead:
                 orphaned.append(session_id)

@@ -424,8 +424,8 @@ class Gateway:
         for session_id, on_disconnect, suspended in orphans:
             end = adoption.end_of_orphan(on_disconnect, suspended)
             await self.adopt([session_id], end.cause if end else "gateway_crash", end)
-        await self.adopt([pk for pk, to_stop in wanted if not to_stop], "continued_by_staff")
-        await self.adopt([pk for pk, to_stop in wanted if to_stop], "client_stop")
+        for reason in {reason for _, reason in wanted}:
+            await self.adopt([pk for pk, why in wanted if why == reason], reason)
         now_unserved = owned - self.sessions.keys() - self._adopting
         await self.adopt(now_unserved & unserved, "runner_lost")
         return now_unserved

@@ -118,6 +118,8 @@ class LiveSession:
     """The content rules that it keeps, once ``has_rules``; None: there are none."""
     has_rules: bool = False
     told: Told = field(default_factory=Told)
+    error_code: str = ""
+    """Of the error that has suspended it."""
     end_request: SessionEnd | None = None
     """Set when the session is asked to end; its runner does it."""
 
@@ -208,13 +210,17 @@ class LiveSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ends, or is suspended. ``error`` is the OpenAI error object for the reader."""
+    """How a session ends, or is suspended. ``error`` is the OpenAI error object for the reader.
+
+    ``resume_until``: of a suspension; None: as long from now as any.
+    """
 
     state: SessionState
     finish_reason: str = ""
     cause: str = ""
     error: dict[str, Any] | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
+    resume_until: datetime | None = None
 
     @classmethod
     def completed(cls, finish_reason: str) -> SessionEnd:

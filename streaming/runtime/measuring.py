@@ -150,7 +150,8 @@ class Measuring:
     def closed(self, session: LiveSession) -> None:
         """Its runner has ended."""
         self.look_at(session)
-        self.count.closed(session.id, session.state, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        self.count.closed(session.id, session.state, now, broke_off=bool(session.error_code))
 
     async def _look_forever(self) -> None:
         loop = asyncio.get_running_loop()

@@ -40,6 +40,8 @@ class Reader:
     """Those of its marks that this process has stored, where another one owns the session."""
     health: int | None = None
     """The lowest score of its connection so far (``core.connection_health``); None: not looked at."""
+    since_epoch: int | None = None
+    """The session's epoch that it has seen first; of one that it found suspended, the next."""
     returns: int = 0
     """How often readers of its session had come back lately, when it came."""
     _written: list[tuple[int, int, float]] = field(default_factory=list)
@@ -51,6 +53,11 @@ class Reader:
 
     def __repr__(self) -> str:
         return f"<Reader at {self.cursor}: {self.marks}>"
+
+    def sees(self, epoch: int) -> None:
+        """It reads the session under this epoch."""
+        if self.since_epoch is None:
+            self.since_epoch = epoch
 
     def sent(self, seq: int, now: float) -> None:
         """Everything up to ``seq`` was written to the connection."""

@@ -7,6 +7,7 @@ import logging
 from array import array
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from datetime import datetime
 
 from streaming import metrics
 from streaming.conf import conf
@@ -21,6 +22,7 @@ from streaming.errors import (
     GatewayError,
     JournalUnavailable,
     SeamRefused,
+    Unforeseen,
 )
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Health, Node
@@ -51,14 +53,21 @@ MAX_UNWRITTEN = 2000
 """Tokens of one session that may wait for the journal before its engine is read no further."""
 
 
+RETURNS = 2
+"""A session may fail as often in all as this many times ``MAX_ATTEMPTS``, however often its reader
+comes back: a request on which engines break down must not go through all of them for ever."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a session brings along that was taken over."""
+    """What a session brings along that was taken over. ``until``: while it was suspended, when it
+    could be continued."""
 
     prompt: array[int] | None
     attempts: int
     failovers: int
     discarded: int
+    until: datetime | None
 
 
 class StreamRunner:
@@ -77,11 +86,13 @@ class StreamRunner:
         self._placement = Placement(session, shared.fleet, shared.continuations)
         self._tally = Tally()
         prompt = None
+        self._until: datetime | None = None
+        self._began_at_seq = self._log.last_seq
         self._failed_at: float | None = None
         self._silent_since: float | None = None
         self._began = asyncio.get_running_loop().time()
         if resumption is not None:
-            prompt = resumption.prompt
+            prompt, self._until = resumption.prompt, resumption.until
             self._tally = Tally(resumption.attempts, resumption.failovers, resumption.discarded)
             self._failed_at = asyncio.get_running_loop().time()
         self._preparation = Preparation(
@@ -123,25 +134,39 @@ class StreamRunner:
                 raise
             end = session.end_request
         except RejectedByEngine as exc:
-            end = self._failed(_rejection(exc), "rejected_by_engine")
+            end = self._broken_off(_rejection(exc), "rejected_by_engine")
         except GatewayError as exc:
-            end = self._failed(exc, exc.code)
+            end = self._broken_off(exc, exc.code)
         except Exception:  # the edge of the task: an unforeseen fault must end in a stored state
             logger.exception("the runner failed")
-            error = GatewayError("The gateway failed to go on with this answer.")
-            end = self._failed(error, error.code)
+            end = self._broken_off(Unforeseen(), Unforeseen.code)
         if session.finish_reason and end.state is not SessionState.FAILED:
             # The answer was whole before it was asked to end in another way.
             end = SessionEnd.completed(session.finish_reason)
         await store_end(session, end, self._tally)
 
-    def _failed(self, error: GatewayError, what: str) -> SessionEnd:
-        """The session fails with ``error``; ``what``: see ``Attributor.end_cause``."""
+    def _broken_off(self, error: GatewayError, what: str) -> SessionEnd:
+        """The answer breaks off with ``error``; ``what``: see ``Attributor.end_cause``.
+
+        Where another try can finish it the session is suspended. It fails for good where the request
+        itself is to blame, where it has failed too often, and where its time is over: that of one
+        which was continued and has no new token began with the suspension before.
+        """
+        until = self._until if self._log.last_seq == self._began_at_seq else None
+        goes_on = (
+            error.resumable
+            and self._tally.failovers < RETURNS * conf().max_attempts
+            and (until is None or now() < until)
+        )
         cause, evidence = self._shared.attributor.end_cause(
             self._session.id, what, self._last_number, self._last_failure
         )
         return SessionEnd(
-            SessionState.FAILED, cause=cause, error=error.as_openai()["error"], evidence=evidence
+            SessionState.SUSPENDED if goes_on else SessionState.FAILED,
+            cause=cause,
+            error={**error.as_openai()["error"], "resumable": goes_on},
+            evidence=evidence,
+            resume_until=until,
         )
 
     # Attempt after attempt

@@ -64,6 +64,8 @@ class Attachment:
         self.is_whole = False
         #: Set when the reader is told to come back on another connection.
         self.sent_away = False
+        #: Set when it is told the error that has suspended the session.
+        self.told_error = False
 
     @property
     def live(self) -> LiveSession | None:
@@ -137,7 +139,8 @@ class Attachment:
 
         No piece goes on beyond a token behind which there is a control event: see ``due_controls``.
         None is yielded for news of another kind, before the tokens behind it. Raises ``JournalUnavailable``,
-        ``SessionPurged``, and what ended the log when it cannot be read on anywhere.
+        ``SessionPurged``, what ended the log when it cannot be read on anywhere, and what has suspended
+        the session meanwhile.
         """
         gateway = self._gateway
         loop = asyncio.get_running_loop()
@@ -159,6 +162,9 @@ class Attachment:
                     raise log.lost
                 # Somebody else owns it now: follow it there.
                 continue
+            if isinstance(log, RemoteLog) and (error := log.error_for(self.reader)) is not None:
+                self.told_error = True
+                raise error
             if down_too_long(gateway.journal):
                 raise JournalUnavailable
             # The gateway wakes us now and then, whatever happens.
@@ -235,6 +241,7 @@ class Attachment:
         live = self._gateway.sessions.get(self.session_id)
         if live is not None and not isinstance(live.log.lost, SessionLost):
             self._see(live)
+            self.reader.sees(live.log.epoch)
             self._stop_following()
             live.join(self.reader)
             return live.log
@@ -385,7 +392,9 @@ def _ending(attachment: Attachment, socket: Socket | None) -> str:
     """How a reader has left that has not been given everything."""
     if attachment.sent_away:
         return "sent_away"
-    # One that is still there has unsubscribed, or has been told an error.
+    if attachment.told_error:
+        return "told_error"
+    # One that is still there has unsubscribed, or has been told another error.
     return (socket.ended_by if socket is not None else "") or "ended"
 
 

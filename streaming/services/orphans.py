@@ -90,23 +90,32 @@ def end_suspended_session(session_id: Any, epoch: int) -> bool:
     if session.ended_at is not None or session.state != SessionState.SUSPENDED.value:
         transaction.set_rollback(True)
         return False
+    error = None
     if session.finish_reason:
         state, cause = SessionState.COMPLETED, ""
     elif fence.stop_requested:
         state, cause = SessionState.STOPPED, "client_stop"
     else:
         state, cause = SessionState.ABANDONED, "abandoned"
+        if session.error_code:  # it was an error that had suspended it
+            cause, error = session.cause, _error_of(session_id)
     at = timezone.now()
     StreamSession.objects.filter(pk=session_id).update(
-        state=state.value, cause=cause, ended_at=at, completion_tokens=fence.durable_seq - 1
+        state=state.value,
+        cause=cause,
+        error_code="" if error is None else session.error_code,
+        ended_at=at,
+        completion_tokens=fence.durable_seq - 1,
     )
     last = TokenCheckpoint.objects.of(session).order_by("-first_seq").first()
-    terminal = {
+    terminal: dict[str, Any] = {
         "state": state.value,
         "finish_reason": session.finish_reason,
         "prompt_tokens": session.prompt_tokens,
         "cached_prompt_tokens": None,
     }
+    if error is not None:
+        terminal["error"] = {**error, "resumable": False}
     TokenCheckpoint.objects.create(
         session_id=session_id,
         epoch=fence.epoch,
@@ -127,6 +136,13 @@ def end_suspended_session(session_id: Any, epoch: int) -> bool:
     OutboxMessage.objects.create(session_id=session_id, kind="session_ended", created_at=at)
     session_ended(state.value)
     return True
+
+
+def _error_of(session_id: Any) -> dict[str, Any]:
+    """The error object that has suspended a session."""
+    suspensions = SessionEvent.objects.filter(session=session_id, kind=SessionState.SUSPENDED.value)
+    error: dict[str, Any] = suspensions.latest("pk").data["error"]
+    return error
 
 
 @transaction.atomic

@@ -37,7 +37,7 @@ class Kind(enum.Enum):
 
     COMPLETED = "session.completed"  # completed, or stopped by whoever may
     INTERRUPTED = "session.interrupted"  # failed, abandoned or cancelled: it will not be whole
-    SUSPENDED = "session.suspended"  # its reader left; told once, even if that happens again
+    SUSPENDED = "session.suspended"  # its reader left, or an error broke it off; told once
     FLAGGED = "session.flagged"  # by a content rule that flags or stops; told once
     LIMIT_NEAR = "limit.near"  # a threshold of a quota or a budget
 

@@ -41,7 +41,10 @@ def engines() -> Iterator[Engines]:
 @pytest.fixture(scope="module")
 def stack(engines: Engines) -> Iterator[Stack]:
     nodes = [f"{name}=vllm+{engine.url}" for name, engine in engines.items()]
-    env = {"HEALTH_INTERVAL": "0.3", "AUTH_CACHE_SECONDS": "0.1", "GRACE_SECONDS": "3"}
+    env = {
+        "HEALTH_INTERVAL": "0.3", "AUTH_CACHE_SECONDS": "0.1", "GRACE_SECONDS": "3",
+        "NODE_WAIT_SECONDS": "1",
+    }  # fmt: skip
     with Stack(engine_nodes=nodes, env=env) as stack:
         yield stack
 
@@ -127,6 +130,29 @@ async def test_the_engine_is_killed(context, stack, key, engines):
         await must_be_whole(running)
     finally:
         engines[node].restart()
+
+
+async def test_all_engines_are_killed_for_a_while(context, stack, key, engines):
+    """The answers break off with an error that is worth coming back for."""
+    running = await opened(context, stack, key, TRANSPORTS, "no engine for")
+    for engine in engines.values():
+        engine.kill()
+    try:
+        for _, session_id in running:
+            await until(lambda found=session_id: broken_off(stack, found), 20)
+    finally:
+        for engine in engines.values():
+            engine.restart()
+    await must_be_whole(running)
+
+
+def broken_off(stack: Stack, session_id: str) -> bool:
+    """Whether an error has suspended it: at the moment, or before its reader came back."""
+    query = (
+        "SELECT count(*) > 0 FROM streaming_sessionevent WHERE session_id = %s"
+        " AND kind = 'suspended' AND data -> 'error' ->> 'code' = 'no_healthy_node'"
+    )
+    return stack.sql(query, session_id)[0][0]
 
 
 async def test_offline_for_ten_seconds(context, stack, key):

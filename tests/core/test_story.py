@@ -113,6 +113,9 @@ TAKEN_OVER = event(14, "taken_over", reason="gateway_crash", **{"from": 7, "to":
 RESUMED = onward(kind="resumption", started_at=at(14.1), first_token_at=at(14.2), recovery_ms=150.0)
 SHUT_DOWN = event(9, "suspended", cause="gateway_shutdown")
 GONE = event(9, "suspended", cause="client_gone")
+NO_NODE = event(9, "suspended", cause="timeout", error={"code": "no_healthy_node"})
+TOLD = [joined(0), left(9.01, "told_error", seq=412), NO_NODE]
+BACK = joined(13.9, "8-1", 8, seq=412)
 
 
 def test_the_sentence_of_a_failover():
@@ -164,6 +167,20 @@ def test_the_sentence_of_a_failover():
         (ended("cancelled", broken()), Outcome.LOST, 1),
         (unfinished("suspended", broken(), happenings=[joined(0), left(8.9, "closed"), GONE]),
          Outcome.SUSPENDED, 1),
+        # An error has suspended it: its engines' failures, or nothing else, tell why.
+        (unfinished("suspended", broken(), happenings=TOLD, error_code="no_healthy_node"),
+         Outcome.SUSPENDED, 1),
+        (unfinished("suspended", SUSPENDED_BY_READER, happenings=TOLD), Outcome.SUSPENDED, 1),
+        (unfinished("suspended", SUSPENDED_BY_READER, tokens=0, happenings=[
+            NO_NODE, event(12, "suspended", cause="timeout", error={"code": "no_healthy_node"})]),
+         Outcome.SUSPENDED, 1),
+        (unfinished("suspended", happenings=TOLD, tokens=0), Outcome.SUSPENDED, 1),
+        (facts(SUSPENDED_BY_READER, RESUMED, happenings=[*TOLD, BACK]), Outcome.RECOVERED, 1),
+        (ended("abandoned", SUSPENDED_BY_READER, happenings=TOLD, error_code="no_healthy_node"),
+         Outcome.LOST, 1),
+        (facts(SUSPENDED_BY_READER, RESUMED, happenings=[
+            *TOLD[:2], event(9, "suspended", cause="gateway_crash", error={"code": "internal_error"}),
+            BACK]), Outcome.RECOVERED, 1),
         # Whole before its engine or its gateway ended.
         (facts(broken(last_seq=733)), Outcome.RECOVERED, 1),
         # Gateways.
@@ -292,6 +309,12 @@ def test_a_cause_of_later_versions_is_told_by_its_name():
                charged=None),
          "The gateway that passed the answer on broke down after token 412; the answer continued on"
          " gpu-1 after 5.2 s; the reader received all 733 tokens and has not been charged yet."),
+        (facts(SUSPENDED_BY_READER, RESUMED, happenings=[*TOLD, BACK]),
+         "The engine gpu-1 took too long after token 412; the answer continued on gpu-1 after 5.2 s;"
+         " the reader received all 733 tokens and was charged for 733."),
+        (ended("abandoned", broken(), happenings=TOLD, error_code="failover_exhausted"),
+         "The engine gpu-3 ran out of memory after token 412; the answer was kept for its reader, and"
+         " not finished in time; the reader received 400 of 412 tokens and was charged for 400."),
         (facts(CLEAN, happenings=[joined(0), left(5, "closed")], delivered=100, charged=100),
          "The reader closed the connection after token 100 and did not come back; the reader"
          " received 100 of 733 tokens and was charged for 100."),

@@ -230,6 +230,6 @@ async def test_no_node_for_longer_than_the_limit(pair: Pair) -> None:
         assert (reader.error["code"], reader.error["resumable"]) == ("no_healthy_node", True)
         assert not reader.done
         assert b": ping" in [comment for _, comment in reader.comments]
-        assert pair.session(reader)[:2] == ("failed", "no_healthy_node")
+        assert pair.session(reader)[:2] == ("suspended", "no_healthy_node")
         assert stored_log(pair.stack, reader.session_id).text == reader.text
         assert reader.answer.text.startswith(reader.text)

@@ -117,12 +117,12 @@ def test_nul_in_a_prompt_survives(front: Front) -> None:
 
 
 def test_an_engine_that_says_what_no_utf8_can_carry(front: Front) -> None:
-    """Its session ends, with the reason stored; the others in the same process go on."""
+    """Its session breaks off, with the reason stored; the others in the same process go on."""
     messages = question("Say [[surrogate@9]]", 30, "plain")
     poisoned = front.post(json={**BODY, "messages": messages}, timeout=20)
     assert poisoned.status_code == 502
     assert poisoned.json()["error"]["code"] == "failover_exhausted"
-    assert front.state_of(poisoned.headers["x-session-id"]) == ("failed", "engine_crash")
+    assert front.state_of(poisoned.headers["x-session-id"]) == ("suspended", "engine_crash")
     assert front.post(json=BODY).status_code == 200
 
 

@@ -45,6 +45,8 @@ class Reading:
     tokens: list[tuple[int, str]] = field(default_factory=list)
     ends: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     controls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    """After which it has to come back."""
     qualities: list[dict[str, Any]] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     """What does not belong into the stream."""
@@ -72,9 +74,11 @@ class Reading:
     def end(self) -> dict[str, Any] | None:
         return self.ends[-1][1] if self.ends else None
 
-    def must_be_whole(self) -> None:
-        """Assert: the answer without any fault, byte by byte, nothing twice, its end once."""
+    def must_be_whole(self, *errors: str) -> None:
+        """Assert: the answer without any fault, byte by byte, nothing twice, its end once; and that
+        it was interrupted by ``errors`` only."""
         assert self.strays == [], self
+        assert {error["code"] for error in self.errors} == set(errors), self.errors
         assert is_increasing([seq for seq, _ in self.tokens]), self.tokens
         assert self.text == self.answer.text, (self.trouble, self.text[-60:])
         assert [name for name, _ in self.ends] == ["done"], (self.ends, self.trouble)
@@ -122,6 +126,8 @@ class Reading:
             if connection.opening is not None or "id" in fields:
                 self.strays.append(f"a second opening, or one with an id: {fields}")
             connection.opening = data
+        elif name == "interrupted" and "id" not in fields:
+            self.errors.append(data["error"])
         elif name in ("attempt", "recovering", "recovered"):
             self.controls.append((name, data))
         elif name == "quality":

@@ -107,6 +107,23 @@ async def test_a_frozen_gateway_is_noticed_by_the_watchdog(stack_of_two):
             stack.gateway(0).cont()
 
 
+async def test_it_comes_back_after_an_error_that_another_try_may_get_over(stack_of_two):
+    stack, engines = stack_of_two(pace=30, gateways=1, env={"MAX_FAILOVERS": "0"})
+    for engine in engines:
+        engine.set_fault(kind="truncated", after_tokens=9, times=2)
+    body = request("twice at least", 60)
+    async with UnbrokenClient(stack.gateway().url, stack.api_key()) as client:
+        reader = await client.start(body)
+        must_be_whole(await read(reader), reader, body)
+        assert reader.reconnects >= 2
+
+        for engine in engines:
+            engine.set_fault(kind="truncated", after_tokens=0, times=-1)
+        client.patience = 0.5
+        with pytest.raises(NetworkError, match="failover_exhausted"):
+            await read(await client.start(request("never", 60)))
+
+
 async def test_errors_are_told_apart(stack_of_two):
     stack, engines = stack_of_two(
         pace=30, gateways=1, env={"MAX_FAILOVERS": "0", "NODE_WAIT_SECONDS": "1"}
@@ -122,11 +139,11 @@ async def test_errors_are_told_apart(stack_of_two):
         assert (unknown.value.status, unknown.value.code) == (404, "not_found")
 
         for engine in engines:
-            engine.set_fault(kind="reset", at_token=9)
+            engine.set_fault(kind="error_4xx", at_token=9)
         reader = await client.start(request("fails", 40))
         with pytest.raises(ServerError) as failed:
             await read(reader)
-        assert failed.value.code == "failover_exhausted"
+        assert failed.value.code == "engine_rejected"
         assert reader.seq == 10, "nine tokens and the end"
         assert await read(client.resume(reader.id, reader.seq)) == []
 

@@ -155,11 +155,11 @@ async def test_stopped_and_failed(desk):
         assert stopped.answer.text.startswith(stopped.text)
         assert (await client.read(stopped)).last.status == 204
 
-        desk.engine.set_fault(kind="reset", at_token=5)
+        desk.engine.set_fault(kind="error_4xx", at_token=5)
         failed = await client.create(question("failed", TOKENS))
         await client.read(failed)
         assert [(name, end["error"]["code"]) for name, end in failed.ends] == [
-            ("error", "failover_exhausted")
+            ("error", "engine_rejected")
         ]
         assert failed.strays == [], "its end was told once"
         assert failed.cursor == failed.seq + 1

@@ -169,6 +169,43 @@ def test_a_session_that_nobody_came_back_for_ends_as_abandoned():
     assert (message.session_id, message.kind) == (session.pk, "session_ended")
 
 
+def broken_off(**columns: Any) -> StreamSession:
+    """One that an error has suspended."""
+    session = suspended(error_code="no_healthy_node", cause="engine_crash", **columns)
+    error = {"code": "no_healthy_node", "message": "No node.", "resumable": True}
+    for data in ({"cause": "client_gone"}, {"cause": "engine_crash", "error": error}):
+        SessionEvent.objects.create(
+            session=session, at=timezone.now(), kind="suspended", seq=3, data=data
+        )
+    return session
+
+
+@database
+def test_what_an_error_had_suspended_ends_with_that_error_and_its_cause():
+    session = broken_off(evidence={"because": "It died."})
+    assert settle_abandoned_sessions()["abandoned"] == 1
+    session.refresh_from_db()
+    assert (session.state, session.error_code) == ("abandoned", "no_healthy_node")
+    assert (session.cause, session.evidence) == ("engine_crash", {"because": "It died."})
+    error = log_of(session).terminal["error"]
+    assert (error["code"], error["message"], error["resumable"]) == (
+        "no_healthy_node",
+        "No node.",
+        False,
+    )
+
+
+@database
+def test_an_error_is_not_why_an_answer_was_stopped_or_whole():
+    whole, stopped = broken_off(finish_reason="stop"), broken_off()
+    SessionFence.objects.filter(session=stopped).update(stop_requested=True)
+    assert settle_abandoned_sessions()["abandoned"] == 2
+    for session in (whole, stopped):
+        session.refresh_from_db()
+        assert session.error_code == ""
+        assert "error" not in log_of(session).terminal
+
+
 @database
 def test_while_it_may_be_resumed_a_session_waits_and_gateways_come_first():
     suspended(seconds_over=-60)

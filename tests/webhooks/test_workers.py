@@ -100,8 +100,9 @@ async def test_a_worker_that_is_killed_while_it_sends_is_followed_by_the_same_me
         name: whole.json()["usage"][name]
         for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     }
-    (failed,) = [one for one in messages if one["type"] == "session.interrupted"]
-    assert (failed["data"]["state"], failed["data"]["error_code"]) == ("failed", "no_healthy_node")
+    (cut,) = [one for one in messages if one["type"] == "session.suspended"]
+    assert (cut["data"]["state"], cut["data"]["error_code"]) == ("suspended", "no_healthy_node")
+    assert cut["data"]["resume_until"] is not None
     assert whole.json()["choices"][0]["message"]["content"] not in str(messages)
 
 

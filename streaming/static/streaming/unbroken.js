@@ -314,10 +314,10 @@ export class Answer extends EventTarget {
 
   /** Throws where trying again is in vain. */
   #judge(error, failures) {
-    const { temporary, name, status } = error ?? new NetworkError();
+    const { temporary, resumable, name, status } = error ?? new NetworkError();
     // What fetch and JSON throw when the network fails them.
     const isNetwork = /^(Type|Syntax|Timeout)Error$/.test(name);
-    if (!(temporary || isNetwork || (status === 500 && failures < 3))) throw error;
+    if (!(temporary || resumable || isNetwork || (status === 500 && failures < 3))) throw error;
     if (Date.now() - this.#heardAt < this.#window) return;
     const fields = { code: "resume_window_passed", resumable: false, cause: error };
     throw new NetworkError("The gateway was away for too long.", fields);
