@@ -73,7 +73,7 @@ bench: setup
 chaos: setup
 	$(BIN)/python -m bench.chaos $(or $(ARGS),--preset smoke)
 
-# Everything that make has made, the embedded database of DATA_DIR included.
+# What make has made, the embedded database of DATA_DIR included; results of bench and chaos stay.
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .data build .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
