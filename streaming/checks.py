@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings
@@ -15,6 +16,8 @@ from streaming.core.nodes import parse_engine_nodes
 from streaming.core.retention import longer_than_content
 
 MOST_VARIANTS = 20
+SHORTEST_METRICS_TOKEN = 16
+"""Of several: the half of a token that had a comma in it is accepted like a whole one."""
 
 
 @checks.register(checks.Tags.compatibility)
@@ -141,8 +144,10 @@ def check_ladder(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
 
 @checks.register(checks.Tags.security)
 def check_metrics_token(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Without a token /metrics answers readers on the same machine only."""
-    if conf().metrics_token or not _public_hosts():
+    """Without a token /metrics answers readers on the same machine only; one nobody can send is none."""
+    if conf().metrics_token:
+        return list(_odd_metrics_tokens())
+    if not _public_hosts():
         return []
     return [
         checks.Warning(
@@ -151,6 +156,23 @@ def check_metrics_token(app_configs: Any, **kwargs: Any) -> list[checks.CheckMes
             id="streaming.W010",
         )
     ]
+
+
+def _odd_metrics_tokens() -> Iterator[checks.CheckMessage]:
+    tokens = [token.strip() for token in conf().metrics_token.split(",")]
+    hint = "One token, or several with commas between them; a comma within a token makes two of it."
+    if not all(token.isascii() and token.isprintable() and token for token in tokens):
+        yield checks.Error(
+            "METRICS_TOKEN has a token that is empty, or that no header can carry.",
+            hint=hint,
+            id="streaming.E012",
+        )
+    elif len(tokens) > 1 and min(map(len, tokens)) < SHORTEST_METRICS_TOKEN:
+        yield checks.Warning(
+            f"Of the tokens in METRICS_TOKEN one has less than {SHORTEST_METRICS_TOKEN} characters.",
+            hint=hint,
+            id="streaming.W012",
+        )
 
 
 @checks.register(checks.Tags.security)

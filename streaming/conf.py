@@ -177,7 +177,7 @@ class StreamingConf:
     )
     metrics_token: str = setting(
         "",
-        "Bearer token for /metrics; without one only readers on the same machine are answered. Of several, with commas between them, all are accepted.",
+        "Bearer token for /metrics; without one only readers on the same machine are answered. Of several, with commas between them, all are accepted; so no token can have a comma in it.",
     )
     webhook_private_addresses: bool = setting(
         False,
@@ -202,6 +202,11 @@ class StreamingConf:
             for f in dataclasses.fields(cls)
         }
         return cls(**values)
+
+    @property
+    def metrics_tokens(self) -> list[str]:
+        """The bearer tokens that METRICS_TOKEN names; an empty one is none."""
+        return [token for token in map(str.strip, self.metrics_token.split(",")) if token]
 
 
 _in_force: list[StreamingConf] = []

@@ -57,6 +57,11 @@ class Cluster(ABC):
         """URLs, by name, of engines that can be asked directly; empty where they cannot."""
 
     @property
+    def exporters(self) -> dict[str, str]:
+        """The pages, by node, of the DCGM exporters of their GPUs; none where there are none."""
+        return {}
+
+    @property
     @abstractmethod
     def targets(self) -> Mapping[FaultKind, Sequence[str]]:
         """Whom each kind of fault may hit; kinds that it cannot do are left out."""

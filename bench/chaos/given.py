@@ -10,6 +10,9 @@
     [nodes]                                   # optional: engines that can be asked directly
     gpu-a = "http://10.0.0.7:8000"
 
+    [exporters]                               # optional: the pages of their GPUs' DCGM exporters
+    gpu-a = "http://10.0.0.7:9400/metrics"
+
     [faults.node_kill]
     targets = ["vllm-0", "vllm-1"]
     strike = "kubectl delete pod {target} --grace-period=0 --force"
@@ -52,10 +55,13 @@ class GivenCluster(Cluster):
         self.exact = bool(told.get("exact", False))
         self._prompts: Sequence[str] = told.get("prompts", PROMPTS)
         self._nodes: dict[str, str] = told.get("nodes", {})
+        self._exporters: dict[str, str] = told.get("exporters", {})
         self._database: str = told.get("database_url", "")
         self._faults: dict[FaultKind, dict[str, Any]] = told.get("faults", {})
         if unknown := set(self._faults) - set(KINDS):
             raise ValueError(f"no such faults: {', '.join(unknown)}")
+        if unknown := set(self._exporters) - set(self._nodes):
+            raise ValueError(f"exporters of no node: {', '.join(unknown)}")
 
     @property
     def gateways(self) -> list[str]:
@@ -64,6 +70,10 @@ class GivenCluster(Cluster):
     @property
     def nodes(self) -> dict[str, str]:
         return self._nodes
+
+    @property
+    def exporters(self) -> dict[str, str]:
+        return self._exporters
 
     @property
     def targets(self) -> Mapping[FaultKind, Sequence[str]]:

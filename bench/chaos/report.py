@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -51,8 +52,10 @@ def as_text(figures: dict[str, Any], lines: list[Finding]) -> str:
 
 
 def main() -> int:
-    for name in sys.argv[1:]:
-        print(write(Path(name)))
+    parser = argparse.ArgumentParser(prog="python -m bench.chaos.report", description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="DIR")
+    for run in parser.parse_args().runs:
+        print(write(run))
     return 0
 
 

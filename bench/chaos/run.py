@@ -158,7 +158,10 @@ def _read_and_strike(
     ends: ExitStack,
 ) -> None:
     """All streams, all faults. ``ends``: when the processes may end that replaced killed ones."""
-    with Gauges(directory, cluster.nodes), ReadersProcess(job, directory) as readers:
+    with (
+        Gauges(directory, cluster.nodes, cluster.exporters),
+        ReadersProcess(job, directory) as readers,
+    ):
         striker = Striker(
             cluster, planned, lambda: readers.active, directory, say=say,
             all_at_once=options.all_at_once,

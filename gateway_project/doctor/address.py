@@ -95,8 +95,8 @@ async def _ask(public: Public, client: aiohttp.ClientSession) -> AsyncIterator[F
     yield judge_ready(*await _get(client, f"{public.url}/readyz"))
     status, _, _ = await _get(client, f"{public.url}/metrics")
     yield judge_metrics(status, is_local=public.is_local)
-    if conf().metrics_token:
-        yield await _journal(public, client)
+    if tokens := conf().metrics_tokens:
+        yield await _journal(public, client, tokens[0])
     if public.url.startswith("https:"):
         yield await _redirect(public, client)
     yield await _websocket(public, client)
@@ -126,9 +126,9 @@ async def _redirect(public: Public, client: aiohttp.ClientSession) -> Finding:
     return judge_redirect(status, headers.get("location", ""))
 
 
-async def _journal(public: Public, client: aiohttp.ClientSession) -> Finding:
+async def _journal(public: Public, client: aiohttp.ClientSession, token: str) -> Finding:
     """What the metrics say of the journal; a proxy may well keep them inside."""
-    headers = {"authorization": f"Bearer {conf().metrics_token}"}
+    headers = {"authorization": f"Bearer {token}"}
     async with client.get(f"{public.url}/metrics", headers=headers) as response:
         lag = re.search(
             rb"^unbroken_journal_lag_seconds ([\d.eE+-]+)", await response.read(), re.MULTILINE

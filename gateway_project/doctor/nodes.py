@@ -175,9 +175,20 @@ def judge_credentials(targets: Iterable[Target]) -> Iterator[Finding]:
 def judge_node(answer: Answer) -> Iterator[Finding]:
     target, report = answer.target, answer.report
     if report is None:
+        seen = (
+            f"{target.dialect} at {target.base_url} does not answer as it should: {answer.trouble}"
+        )
+        if not target.takes_work:  # away because somebody works on it
+            yield note(
+                target.name,
+                f"is drained, and {seen}",
+                f"`manage.py node resume {target.name}` when it does; `manage.py node remove` if it is gone for good.",
+                DOC,
+            )
+            return
         yield failure(
             target.name,
-            f"{target.dialect} at {target.base_url} does not answer as it should: {answer.trouble}",
+            seen,
             "See that it runs and that this machine reaches it; `manage.py node list` tells what the gateways see.",
             DOC,
         )

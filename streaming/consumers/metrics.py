@@ -39,7 +39,7 @@ class MetricsConsumer(StreamConsumer):
 
     def _refusal(self, request: Request) -> tuple[int, str] | None:
         """Status and words for who may not read this."""
-        tokens = [token.strip() for token in conf().metrics_token.split(",") if token.strip()]
+        tokens = conf().metrics_tokens
         if not tokens:
             if _asks_from_here(self.scope, request):
                 return None

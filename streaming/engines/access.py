@@ -27,11 +27,19 @@ NOT_OFFERED = frozenset({403, 404, 405, 501})
 class Access:
     """How one node is reached: where it is, and what it wants to see of us."""
 
-    def __init__(self, client: EngineClient, base_url: str, options: NodeOptions) -> None:
-        """Raises ``ValueError`` for an address that holds a secret."""
+    def __init__(
+        self,
+        client: EngineClient,
+        base_url: str,
+        options: NodeOptions,
+        *,
+        always: Mapping[str, str] | None = None,
+    ) -> None:
+        """``always``: headers of every request. Raises ``ValueError`` for an address that holds a secret."""
         check_address(base_url)
         self.client = client
         self.base_url = base_url
+        self._always = {"content-type": "application/json", **(always or {})}
         self.credentials = Credentials(options)
 
     def __repr__(self) -> str:
@@ -42,7 +50,7 @@ class Access:
         try:
             if self.base_url.startswith("https:"):
                 self.client.use_tls(self.base_url, self.credentials.tls())
-            return {"content-type": "application/json", **self.credentials.headers()}
+            return {**self._always, **self.credentials.headers()}
         except CredentialMissing as exc:
             raise AttemptFailed(Cause.REFUSED, str(exc)) from None
 

@@ -45,8 +45,9 @@ EXTRAS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_pena
 PIECES_REMEMBERED = 4096
 ERASE_TIMEOUT = 5.0
 
-# After a stream it closes the connection without having said so, and a request that was sent on it
-# in that moment would be lost.
+# An idle connection keeps one of its threads, and older builds have a fixed number of them: what is
+# left of one burst would let nobody in for seconds. And after a stream it closes the connection
+# without having said so, and a request that was sent on it in that moment would be lost.
 _HEADERS = {"connection": "close"}
 
 _METRICS = Reader(
@@ -68,11 +69,10 @@ class LlamaCpp:
 
     name: ClassVar[str] = "llamacpp"
     unsupported: ClassVar[frozenset[str]] = frozenset({"min_tokens", "stop_token_ids"})
-    # Its server has a thread for each connection, and few threads.
     keeps_idle_connections: ClassVar[bool] = False
 
     def __init__(self, client: EngineClient, base_url: str, options: NodeOptions) -> None:
-        self._access = Access(client, base_url, options)
+        self._access = Access(client, base_url, options, always=_HEADERS)
         self._keeps_prompts = options.prompt_cache == "on"
         self._learnt: Capabilities | None = None
         self._slots: int | None = None
@@ -143,7 +143,7 @@ class LlamaCpp:
 
     def generate(self, generation: Generation) -> TokenStream:
         reader = _EventReader(generation, self._all_ids)
-        return Chunks(self._access, "/completion", _body(generation), _HEADERS, reader, generation)
+        return Chunks(self._access, "/completion", _body(generation), {}, reader, generation)
 
     async def _all_ids(self, text: str, ids: list[int], count: int) -> list[int]:
         """The ids of the ``count`` tokens behind ``text``, of which the engine told ``ids``."""

@@ -31,7 +31,10 @@ SAMPLES = (
     "Explain in detail how rainbows form",
     "Write a detailed guide to ten animals of the sea",
 )
-GREETING = "Hello! Ask for something long, then reload this page."
+GREETING = (
+    "Hello! Ask for something long, then reload this page. (I am a tiny model: watch that I go on, "
+    "rather than what I say.)"
+)
 # Everything comes from this server, and nothing is inline.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from compose_spec import PyCompose, parse_duration
+from django.db import connection
 
 from streaming.conf import StreamingConf
 from tests.deploy.nginx import DEPLOY, Nginx
@@ -163,3 +164,12 @@ def test_kernel_settings_are_those_of_the_file(compose: dict[str, Any]) -> None:
     assert {name: str(value) for name, value in in_container.items()} == settings
     for name in settings:  # a name that is misspelt is one that this kernel does not know
         assert Path("/proc/sys", *name.split(".")).exists(), name
+
+
+@pytest.mark.django_db
+def test_its_database_is_that_of_the_tests(compose: dict[str, Any]) -> None:
+    tested = connection.cursor().connection.info.server_version // 10000
+    assert compose["services"]["postgres"]["image"] == f"postgres:{tested}"
+    for name in ("deployment", "operations"):
+        text = (ROOT / f"docs/{name}.md").read_text()
+        assert f"the tests use {tested}" in text or f"Version {tested} is what the tests" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import tomllib
 from argparse import ArgumentParser, _SubParsersAction
 from pathlib import Path
 
@@ -126,3 +127,19 @@ def test_make_targets_and_settings_exist(document: Path):
 OF_OTHERS = ("OTEL_", "POSTGRES_", "PG", "VLLM_", "DJANGO_", "SHOW_PLANS", "NGINX_BINARY")
 MISSPELT = {"SHUTDOWN_GRASE"}
 """On purpose, where documents speak of mistakes."""
+
+
+def test_all_say_which_pythons_it_runs_on():
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    lowest, above = (int(minor) for minor in re.fullmatch(r">=3\.(\d+),<3\.(\d+)", told).groups())
+    *others, last = (f"3.{minor}" for minor in range(lowest, above))
+    listed, ranged = f"{', '.join(others)} or {last}", f"{others[0]} to {last}"
+    for name, words in {
+        "README.md": f"Python {listed}",
+        "docs/deployment.md": f"Python {ranged}",
+        "docs/dependencies.md": f"Python {ranged}",
+        "Makefile": f"not (3, {lowest}) <= sys.version_info < (3, {above})",
+        ".ci/run": f"Python {ranged}",
+        "deploy/Dockerfile": f"FROM python:{last}-slim",
+    }.items():
+        assert words in (ROOT / name).read_text(), name

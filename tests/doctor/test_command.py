@@ -59,13 +59,12 @@ def stack() -> Iterator[Stack]:
 
 async def test_a_good_deployment(stack: Stack) -> None:
     key = stack.api_key()
-    gateway = stack.start_gateway(METRICS_TOKEN="scrape-me-77")
+    tokens = "scrape-me-77-and-on, the-one-before-it"  # several are accepted: one has to be sent
+    gateway = stack.start_gateway(METRICS_TOKEN=tokens)
     arguments = ("--url", gateway.url, "--patience", "1")
     with worker(stack), beat(stack):
         await rows_until(stack, "SELECT 1 FROM streaming_taskrun WHERE name = 'reclaim_kv_cache'")
-        code, told, text = doctor(
-            stack.env(UNBROKEN_API_KEY=key, METRICS_TOKEN="scrape-me-77"), *arguments
-        )
+        code, told, text = doctor(stack.env(UNBROKEN_API_KEY=key, METRICS_TOKEN=tokens), *arguments)
     everything = ("settings", "database", "redis", "tasks", "gateways", "nodes", "address", "path")
     # On a busy machine events come late without anybody holding them.
     assert failures(told, *everything) - {"buffering"} == OF_TESTS
@@ -74,7 +73,8 @@ async def test_a_good_deployment(stack: Stack) -> None:
     assert "waits for 0." in seen(told, "journal")
     for secret in (
         key,
-        "scrape-me-77",
+        "scrape-me-77-and-on",
+        "the-one-before-it",
         stack.env()["SECRET_KEY"],
         stack.redis_url.split("@")[0].split(":")[-1],
     ):

@@ -341,6 +341,8 @@ def test_single_nodes():
     assert levels(nodes.judge_node(nodes.Answer(node("a").target, trouble="refused"))) == {
         "a": FAILURE
     }
+    away = replace(node("a").target, takes_work=False)
+    assert levels(nodes.judge_node(nodes.Answer(away, trouble="refused"))) == {"a": NOTE}
     assert levels(nodes.judge_node(node("a", clock_offset=-0.2))) == {"a": OK}
     assert levels(nodes.judge_node(node("a", clock_offset=3.0))) == {"a": WARNING}
     assert levels(nodes.judge_node(node("a", clock_offset=3600.0))) == {"a": FAILURE}

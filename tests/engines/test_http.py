@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 from gateway_project.embedded.process import free_port
@@ -14,7 +16,9 @@ from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.nodes import NodeOptions
 from streaming.engines.http import error_message, model_name, positive
 from streaming.engines.registry import dialect_for
+from tests.durability.reader import until
 from tests.engines.client import Recording, generation
+from tests.engines.conftest import Start
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -140,3 +144,20 @@ def test_a_models_name_can_be_stored_and_shown(name: object) -> None:
 def test_a_length_that_is_none_is_no_limit(value: object) -> None:
     assert positive(value) is None
     assert positive(4096) == 4096
+
+
+async def test_llamacpp_keeps_no_connection_without_a_request(start: Start):
+    """Each would keep a thread of the engine: what a burst leaves behind could let nobody in."""
+    engine, dialect = start("llamacpp")
+    await dialect.probe(5)
+    message = {"role": "user", "content": "hello"}
+    await asyncio.gather(*(dialect.render("sim-model", [message]) for _ in range(20)))
+
+    def open_connections() -> int:
+        port = urlsplit(engine.url).port
+        return sum(
+            bool(one.raddr) and one.raddr.port == port and one.status == psutil.CONN_ESTABLISHED
+            for one in psutil.Process().net_connections("tcp")
+        )
+
+    await until(lambda: open_connections() == 0, 2)

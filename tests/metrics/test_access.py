@@ -73,6 +73,14 @@ def test_the_formats(start_stack) -> None:
         ("", ["localhost", "127.0.0.1"], []),
         ("", ["chat.example.com"], ["streaming.W010"]),
         (TOKEN, ["chat.example.com"], []),
+        (f"{TOKEN}, {TOKEN[::-1]}", ["chat.example.com"], []),
+        ("short", ["localhost"], []),
+        # What is left of a token with a comma in it.
+        (f"{TOKEN},4711", ["localhost"], ["streaming.W012"]),
+        (",", ["localhost"], ["streaming.E012"]),
+        (f"{TOKEN},", ["localhost"], ["streaming.E012"]),
+        (f"{TOKEN}\nx", ["localhost"], ["streaming.E012"]),
+        ("gehe\xefm", ["localhost"], ["streaming.E012"]),
     ],
 )
 def test_the_check(settings, token: str, hosts: list[str], ids: list[str]) -> None:

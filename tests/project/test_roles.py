@@ -106,6 +106,14 @@ def test_a_role_is_given_and_taken(alice):
     ]
 
 
+def test_a_superuser_is_told_to_be_one(alice):
+    """Whoever is to do no more than a role allows must not be one."""
+    alice.is_superuser = True
+    alice.save()
+    told = call("give", "support", "alice")
+    assert "They are a superuser: they may do everything, whatever their roles." in told
+
+
 def test_a_tenant_admin_sees_the_tenants_that_are_named(alice):
     tenants = [Tenant.objects.create(name=name) for name in ("acme", "globex", "initech")]
     arguments = ["--tenant", "acme", "--tenant", "globex"]

@@ -82,9 +82,14 @@ def _is_about_locks(error: OperationalError) -> bool:
 
 @contextmanager
 def _one_at_a_time(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Hold the lock by a connection of its own, in a transaction: it goes with whoever dies."""
-    with closing(psycopg.connect(**connection.get_connection_params())) as other:
-        other.execute("SELECT pg_advisory_xact_lock(%s)", [ONE_AT_A_TIME])
+    """Hold the lock by a connection of its own: it goes with whoever dies.
+
+    Outside a transaction: an idle one is ended where ``idle_in_transaction_session_timeout`` is set,
+    and would be told as the oldest that is in the way.
+    """
+    with closing(psycopg.connect(**connection.get_connection_params(), autocommit=True)) as other:
+        other.execute("SET idle_session_timeout = 0")
+        other.execute("SELECT pg_advisory_lock(%s)", [ONE_AT_A_TIME])
         yield
 
 

@@ -50,7 +50,9 @@ class Command(BaseCommand):
 
     def _say_what_is_seen(self, name: str) -> None:
         user = staff.person_of(name)
-        if user.has_perm("streaming.all_tenants"):
+        if user.is_superuser:
+            self.stdout.write("They are a superuser: they may do everything, whatever their roles.")
+        elif user.has_perm("streaming.all_tenants"):
             self.stdout.write("They see all tenants.")
         else:
             self.stdout.write(f"They see these tenants: {_tenants_of(user) or 'none'}.")

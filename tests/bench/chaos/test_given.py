@@ -16,6 +16,9 @@ model = "a-model"
 [nodes]
 gpu-a = "http://10.0.0.7:8000"
 
+[exporters]
+gpu-a = "http://10.0.0.7:9400/metrics"
+
 [faults.node_kill]
 targets = ["gpu-a", "gpu b"]
 strike = "echo killed {target} >> done"
@@ -39,6 +42,7 @@ def test_what_the_file_says(path: Path) -> None:
     cluster = GivenCluster(path)
     assert cluster.gateways == ["https://gateway.example.com"]
     assert cluster.nodes == {"gpu-a": "http://10.0.0.7:8000"}
+    assert cluster.exporters == {"gpu-a": "http://10.0.0.7:9400/metrics"}
     assert (cluster.key, cluster.model, cluster.exact) == ("ub-secret", "a-model", False)
     assert cluster.targets == {"node_kill": ["gpu-a", "gpu b"], "gateway_kill": ["gateway-0"]}
     assert cluster.sql is None
@@ -61,4 +65,10 @@ def test_a_command_that_fails_is_told(path: Path) -> None:
 def test_unknown_faults_are_told(path: Path) -> None:
     path.write_text(TOLD.replace("faults.gateway_kill", "faults.gateway_kil"))
     with pytest.raises(ValueError, match="gateway_kil"):
+        GivenCluster(path)
+
+
+def test_exporters_of_unknown_nodes_are_told(path: Path) -> None:
+    path.write_text(TOLD.replace('gpu-a = "http://10.0.0.7:9400', 'gpu-z = "http://10.0.0.7:9400'))
+    with pytest.raises(ValueError, match="exporters of no node: gpu-z"):
         GivenCluster(path)
