@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -11,7 +10,7 @@ import pytest
 from streaming.core.chat import parse_chat_request
 from streaming.core.chunks import Sampling, TokenChunk
 from streaming.core.nodes import NodeOptions
-from streaming.engines.base import Generation
+from streaming.engines.base import Generation, Take
 from streaming.errors import JournalUnavailable, SessionLost
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Fleet, Node
@@ -30,8 +29,18 @@ class NoRoom(Overseer):
         raise JournalUnavailable
 
 
-async def much(_: Generation) -> AsyncIterator[list[TokenChunk]]:
-    yield [TokenChunk([7], "x")] * (UNWRITTEN_ENOUGH + 1)
+class Much:
+    """A stream that brings more than may wait for the journal."""
+
+    def __init__(self, generation: Generation) -> None:
+        pass
+
+    async def pour(self, take: Take) -> bool:
+        take([TokenChunk([7], "x")] * (UNWRITTEN_ENOUGH + 1))
+        return True
+
+    async def aclose(self) -> None:
+        pass
 
 
 def attempt() -> AttemptRun:
@@ -42,7 +51,7 @@ def attempt() -> AttemptRun:
         request=parse_chat_request({"model": "m", "messages": messages}),
         model="m", seed=1, log=log,
     )  # fmt: skip
-    dialect = SimpleNamespace(generate=much, name="vllm")
+    dialect = SimpleNamespace(generate=Much, name="vllm")
     node = Node(1, "a", "http://a", dialect, NodeOptions())
     generation = Generation(
         model="m", prompt=[1], max_tokens=None, min_tokens=0, sampling=Sampling(0), request_id="r"
