@@ -72,7 +72,7 @@ def open_shop() -> Iterator[Shop]:
         SimulatorProcess("llamacpp", pace=PACE) as second,
         Stack(
             engine_nodes=[f"node-a=vllm+{first.url}", f"node-b=llamacpp+{second.url}"],
-            env={"HEALTH_INTERVAL": "0.3"},
+            env={"HEALTH_INTERVAL": "0.3", "MAX_ATTEMPTS": "3"},
         ) as stack,
     ):
         stack.manage("model_alias", "set", "chat-default", "sim-model")
