@@ -31,11 +31,15 @@ _TOKENS = (
     "SELECT completion_tokens FROM streaming_streamsession WHERE id = %s AND ended_at IS NOT NULL"
 )
 
-# Whoever lives has beaten within 5 s.
+# Whoever lives has beaten within 5 s, and has stored what it sent within 2 s: who outlived the
+# session's end or suspension by so long took no news of it along.
 _DEAD_SENDER = f"""
 SELECT EXISTS (
     SELECT 1 FROM streaming_gatewayinstance i
     WHERE i.stopped_at IS NULL AND i.heartbeat_at >= s.created_at - interval '5 seconds'
+    AND i.heartbeat_at <= coalesce(
+        CASE WHEN s.state = 'suspended' THEN s.suspended_at ELSE s.ended_at END, now()
+    ) + interval '2 seconds'
     AND {OWNER_IS_DEAD}
 ) FROM streaming_streamsession s WHERE s.id = %s
 """
@@ -86,7 +90,7 @@ async def store(
 async def may_have_died_sending(
     connection: psycopg.AsyncConnection[tuple[Any, ...]], session_id: UUID
 ) -> bool:
-    """Whether a gateway process has died while there was this session: what it sent last is unknown."""
+    """Whether a gateway process has died while this session was live: what it sent last is unknown."""
     async with connection.transaction():  # it probes the locks of those that live
         cursor = await connection.execute(_DEAD_SENDER, (session_id,))
         row = await cursor.fetchone()

@@ -198,7 +198,7 @@ async def acknowledge(gateway: Gateway, principal: Principal, session_id: UUID, 
     """The client says that it has everything up to ``seq``; the delivered mark as it now stands.
 
     What it cannot have been sent yet, as far as is known, counts once it has been. Where a gateway
-    process has died meanwhile, what it had sent is not known, and the client is believed. Raises ``NotFound``, and ``CursorBeyondLog`` for what cannot have been sent.
+    process has died while it was live, what that had sent is not known, and the client is believed. Raises ``NotFound``, and ``CursorBeyondLog`` for what cannot have been sent.
     """
     stored = await find(gateway, principal, session_id)
     if seq > stored.durable_seq:
