@@ -65,9 +65,7 @@ class Recording:
     async def chunks(self, generation: Generation) -> list[TokenChunk]:
         return [c async for chunks in self.dialect.generate(generation) for c in chunks]
 
-    async def pour(
-        self, generation: Generation, found: list[TokenChunk], most: int = 1000
-    ) -> None:
+    async def pour(self, generation: Generation, found: list[TokenChunk], most: int = 1000) -> None:
         """``chunks`` into ``found``, by ``pour``, which is told to stop after each ``most`` reads."""
         reads = 0
 
