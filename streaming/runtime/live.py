@@ -178,8 +178,12 @@ class LiveSession:
         return sum(now - at < RETURNS_SECONDS for at in self._returns)
 
     def leave(self, reader: Reader) -> None:
-        """``reader`` has gone. Its grace begins now, however short it stayed."""
+        """``reader`` has gone. Its grace begins now, however short it stayed.
+
+        What it was sent is known at once; what its socket has taken may still turn out.
+        """
         self.readers.discard(reader)
+        self.note_delivered(reader.marks)
         self.lonely_since = None
 
     def expect_back(self) -> None:

@@ -209,6 +209,7 @@ async def acknowledge(gateway: Gateway, principal: Principal, session_id: UUID, 
         for reader in live.readers:
             marks.learn(reader.look())
         live.note_delivered(marks)
+        marks.learn(live.log.marks)  # of those that have left
     delivered = await gateway.store_delivered(session_id, marks)
     if (
         delivered is not None

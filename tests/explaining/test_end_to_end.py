@@ -41,7 +41,8 @@ async def test_what_became_of_sessions(start_stack):
             on_a = (
                 "SELECT count(*) FROM streaming_attempt WHERE node_name = 'a' AND ended_at IS NULL"
             )
-            await until(lambda: stack.sql(on_a)[0][0] > 0)
+            begun = "SELECT bool_and(durable_seq > 3) FROM session_fence"
+            await until(lambda: stack.sql(on_a)[0][0] > 0 and stack.sql(begun) == [(True,)])
             hit = [
                 row[0]
                 for row in stack.sql(

@@ -42,9 +42,12 @@ def fleet_of(**health: Health) -> tuple[Fleet, dict[str, Node]]:
 )
 async def test_choice(health: dict[str, Health], failed: list[str], chosen: str | None) -> None:
     fleet, nodes = fleet_of(**health)
+    now = asyncio.get_running_loop().time()
+    for suspect in nodes.values():
+        suspect.suspected_at = now
     node = choose(
         fleet.nodes.values(),
         Wanted(model="m", failed=[nodes[name] for name in failed]),
-        asyncio.get_running_loop().time(),
+        now,
     )
     assert (node.name if node else None) == chosen

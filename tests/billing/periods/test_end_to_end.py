@@ -55,7 +55,8 @@ async def test_what_was_billed_is_proven_before_and_after_the_content_is_purged(
         assert sum(tally["attempts"] for tally in proven["engines"].values()) > 0
         _end_and_purge(stack)
         purged = _report(stack)
-        assert purged["source"]["digest"] >= 7  # one may be suspended
+        # One was left, and one may have met every fault: they may be suspended.
+        assert purged["source"]["digest"] >= 6
         assert (purged["tokens"], purged["totals"]) == (tokens, proven["totals"])
 
 
