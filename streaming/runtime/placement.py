@@ -15,6 +15,9 @@ from streaming.runtime.live import LiveSession
 
 # The longest memory of nodes on which an answer has failed.
 REMEMBERED = 8
+# Where an answer has failed more than once it does not go again at once, if there is no other node:
+# an engine that comes to itself would otherwise use up all its attempts within milliseconds.
+REST, LONGEST_REST = 0.1, 1.0
 
 
 class Placement:
@@ -30,9 +33,14 @@ class Placement:
         if request.budget.min_tokens:
             self._asked.add("min_tokens")
         self._failed: list[Node] = []
+        self._rested_at: dict[Node, float] = {}
+        """Loop time before which it does not go there again."""
 
     def note_failure(self, node: Node) -> None:
         self._failed = [*self._failed, node][-REMEMBERED:]
+        if (again := self._failed.count(node) - 1) > 0:
+            rest = min(REST * 2**again, LONGEST_REST)
+            self._rested_at[node] = asyncio.get_running_loop().time() + rest
 
     async def next(self, waiting_since: float, *, is_continuation: bool) -> Booking:
         """A place for the next attempt, waiting for it if need be.
@@ -78,11 +86,17 @@ class Placement:
         return Wanted(
             model=self._session.model,
             failed=self._failed,
-            unfit=[*self._unfit(), *besides],
+            unfit=[*self._unfit(), *self._resting(), *besides],
             is_continuation=is_continuation,
             prefix=self._prefix,
             last_resort=is_continuation and not besides,
         )
+
+    def _resting(self) -> list[Node]:
+        if not self._rested_at:
+            return []
+        now = asyncio.get_running_loop().time()
+        return [node for node, until in self._rested_at.items() if now < until]
 
     def _unfit(self) -> list[Node]:
         model = self._session.model

@@ -132,7 +132,8 @@ class Pair:
 
 def assert_all_whole(stack: Stack, seen: list[Seen]) -> None:
     """Each got the answer without any fault, and the stored log says the same."""
-    assert [reader.trouble for reader in seen if not reader.is_whole] == []
+    troubles = {reader.session_id: reader.trouble for reader in seen if not reader.is_whole}
+    assert not troubles, troubles
     for reader in seen:
         log = stored_log(stack, reader.session_id)
         assert log.text == reader.text
