@@ -17,7 +17,7 @@ app.autodiscover_tasks()
 EVERY_SECONDS = {
     "settle_sessions": 1.0,
     "explain_sessions": 1.0,
-    "reclaim_kv_cache": 2.0,
+    "reclaim_kv_cache": 1.0,
     "settle_abandoned_sessions": 5.0,
     "deliver_usage_events": 5.0,
     "deliver_webhooks": 3.0,

@@ -179,7 +179,8 @@ class FleetWatch:
                 self._hear(node, Finding.read(message["finding"], now))
             case "circuit":
                 self._hear_circuit(node, message["state"])
-            case "suspect" if self.is_prober:
+            case "suspect" if self.is_prober or (message["mute"] and not self._flows(node)):
+                # A frozen node keeps its probe waiting for seconds: nobody is to send it work so long.
                 node.is_mute = node.is_mute or message["mute"]
                 if node.health is Health.UP:
                     self._move_to_suspect(node, message["reason"], f"gateway {message['from']}")
@@ -203,6 +204,11 @@ class FleetWatch:
             self._hurry[node.id].set()
         else:
             self._believe(node, finding)
+
+    def _flows(self, node: Node) -> bool:
+        """Whether this process has streams there that move."""
+        now = asyncio.get_running_loop().time()
+        return node.in_flight > 0 and now - node.last_data < FLOWING_SECONDS
 
     def _hear_circuit(self, node: Node, state: str) -> None:
         before = node.breaker.state

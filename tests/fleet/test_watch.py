@@ -116,6 +116,30 @@ async def test_a_stream_that_failed_counts_at_once_and_the_prober_looks(
     await until(lambda: other.node("a").health is Health.UP)
 
 
+async def test_a_node_that_fell_silent_for_one_gateway_gets_no_work_of_the_others(
+    workshop: Workshop, healthy: SimulatorProcess, settings: Any
+) -> None:
+    """Its probe may take seconds to find out; who has streams there that move knows better."""
+    settings.STREAMING = type(settings.STREAMING)(health_interval=60, health_timeout=1)
+    workshop.add("a", healthy.url)
+    prober, other, third = [await workshop.start(number) for number in range(1, 4)]
+    healthy.stop()
+    other.watch.suspect_mute(other.node("a"), "its streams are silent")
+    (told,) = news(other, "suspect")
+    idle, flowing = prober.node("a"), third.node("a")
+    flowing.in_flight, flowing.last_data = 1, asyncio.get_running_loop().time()
+    third.watch.receive(told)
+    assert (flowing.health, flowing.is_mute) == (Health.UP, False)
+    flowing.in_flight = 0
+    third.watch.receive(told)
+    assert (flowing.health, flowing.is_mute) == (Health.SUSPECT, True)
+    prober.watch.receive(told)
+    assert (idle.health, idle.is_mute) == (Health.SUSPECT, True)
+    healthy.cont()
+    await until(lambda: {idle.health, flowing.health} == {Health.UP}, 20)
+    assert [idle.is_mute, flowing.is_mute] == [False, False]
+
+
 async def test_a_node_whose_data_flows_is_not_down_by_hearsay(
     workshop: Workshop, healthy: SimulatorProcess
 ) -> None:
