@@ -221,7 +221,9 @@ class Suspicion:
             now = loop.time()
             overdue = self._overdue(node, now)
             if not overdue or not self._is_silent(node, now):
-                if node.last_data == heard and node.health is Health.UP:
+                begun = any(attempt.has_begun for attempt in self._attempts.get(node, ()))
+                # Those that are still there are excused: we were late ourselves, or it reads a prompt.
+                if not begun and node.last_data == heard and node.health is Health.UP:
                     self._suspect(node, "its streams were silent until they went on elsewhere")
                 return
             longest = max(self._silence(attempt, now) for attempt in overdue)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from tests.durability.reader import Readers, Seen, question, until
+from tests.durability.reader import Seen, question, until
 from tests.engine_simulator.process import SimulatorProcess
 from tests.faults.pair import Pair, assert_all_whole, nodes_of, told
 from tests.stack import Stack
@@ -15,6 +17,15 @@ PACE = 20
 
 def health(stack: Stack) -> dict[str, str]:
     return dict(stack.sql("SELECT name, health FROM streaming_inferencenode"))
+
+
+@contextmanager
+def slow_prefill(start_stack: Callable[..., Stack]) -> Iterator[Pair]:
+    """Two engines that need seconds for a prompt of a thousand tokens."""
+    slow: dict[str, Any] = {"pace": PACE, "prefill_us_per_token": 6500}
+    with SimulatorProcess("llamacpp", **slow) as bad, SimulatorProcess("llamacpp", **slow) as good:
+        stack = start_stack(engine_nodes=nodes_of(bad=bad, good=good))
+        yield Pair(stack, bad, good, stack.api_key())
 
 
 async def test_a_node_whose_streams_have_all_been_continued_elsewhere_is_suspect(
@@ -69,22 +80,16 @@ async def test_a_hedge_that_meets_silence_is_made_again_on_a_third_node(
 
 async def test_a_long_prompt_is_no_silence(start_stack: Callable[..., Stack]) -> None:
     """An engine that reads for seconds, and nothing else meanwhile, is neither suspect nor left."""
-    slow = {"prefill_us_per_token": 6500}
-    with (
-        SimulatorProcess("llamacpp", pace=PACE, **slow) as one,
-        SimulatorProcess("llamacpp", pace=PACE, **slow) as other,
-    ):
-        stack = start_stack(engine_nodes=nodes_of(one=one, other=other))
-        pair = Pair(stack, one, other, stack.api_key())
-        async with Readers(stack.gateway().url, pair.key) as readers:
+    with slow_prefill(start_stack) as pair:
+        async with pair.readers() as readers:
             warm = await readers.ask_many(4, "short", 5)
             messages = question("long " + "word " * 800, 20)
             seen = [*warm, await readers.ask(messages)]
-        assert_all_whole(stack, seen)
+        assert_all_whole(pair.stack, seen)
         assert pair.events(seen)["hedged"] == 0
         assert {row.kind for row in pair.attempts(seen)} == {"first"}
-        assert set(health(stack).values()) == {"up"}
-        suspected = stack.sql(
+        assert set(health(pair.stack).values()) == {"up"}
+        suspected = pair.stack.sql(
             "SELECT count(*) FROM streaming_nodeevent WHERE kind IN ('suspect', 'down')"
         )
         assert suspected == [(0,)]
@@ -94,13 +99,7 @@ async def test_streams_beside_a_long_prompt_are_left_where_they_are(
     start_stack: Callable[..., Stack],
 ) -> None:
     """What an engine that is silent for everybody was given just before explains it."""
-    slow = {"prefill_us_per_token": 6500}
-    with (
-        SimulatorProcess("llamacpp", pace=PACE, **slow) as one,
-        SimulatorProcess("llamacpp", pace=PACE, **slow) as other,
-    ):
-        stack = start_stack(engine_nodes=nodes_of(one=one, other=other))
-        pair = Pair(stack, one, other, stack.api_key())
+    with slow_prefill(start_stack) as pair:
         long = Seen(question("long " + "word " * 800, 20))
         async with (
             pair.streams(12, "beside", PACE * 6, "plain") as (streams, ends),
@@ -108,11 +107,11 @@ async def test_streams_beside_a_long_prompt_are_left_where_they_are(
         ):
             answer = asyncio.ensure_future(readers.ask(long.messages, seen=long))
             await until(lambda: bool(long.session_id and pair.attempts([long])))
-            node = {"one": one, "other": other}[pair.attempts([long])[0].node]
+            node = {"bad": pair.bad, "good": pair.good}[pair.attempts([long])[0].node]
             node.stop()  # as if it read the prompt and did nothing else
             await asyncio.sleep(1.0)
             node.cont()
             seen = [*await ends, await answer]
-        assert_all_whole(stack, seen)
+        assert_all_whole(pair.stack, seen)
         assert pair.events(seen)["hedged"] == 0
         assert pair.events(streams)["recovering"] == 0
