@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
+from streaming.fleet.gateway_lock import OWNER_IS_DEAD
 from streaming.fleet.lease import Lease
 
 Row = dict[str, Any]
@@ -27,9 +28,12 @@ SELECT node.id, node.name, node.dialect, node.base_url, node.admin_state, node.w
 FROM streaming_inferencenode node LEFT JOIN streaming_inferencenode parent ON parent.id = node.parent_id
 ORDER BY node.id
 """
-_OTHERS = """
-SELECT node_streams FROM streaming_gatewayinstance
-WHERE id <> %s AND stopped_at IS NULL AND heartbeat_at > now() - interval '5 seconds'
+# What the dead had runs no more. They count among those who share the nodes until their heartbeats
+# are old: all lose their locks for a moment when the database restarts.
+_OTHERS = f"""
+SELECT CASE WHEN {OWNER_IS_DEAD} THEN '{{}}' ELSE i.node_streams END AS node_streams
+FROM streaming_gatewayinstance i
+WHERE i.id <> %s AND i.stopped_at IS NULL AND i.heartbeat_at > now() - interval '5 seconds'
 """
 # Only whoever holds the lease: a process that was frozen for a while must not store old findings.
 _STORE = """

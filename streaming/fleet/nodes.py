@@ -217,6 +217,8 @@ class Fleet:
         """What operators have switched for whole models."""
         self.gateways = 1
         """How many gateway processes share the nodes."""
+        self.others_known_at = -math.inf
+        """When it was last asked what other processes run (loop time): who had died by then runs nothing."""
         self.circuit_moved: Callable[[Node, Circuit, str], None] = lambda *_: None
         """Told of a circuit that has moved in this process: the node, where from, and why."""
         self._changed = asyncio.Event()

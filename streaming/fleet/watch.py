@@ -263,7 +263,7 @@ class FleetWatch:
     async def _read_table(self) -> None:
         asked_at = asyncio.get_running_loop().time()
         view = await self._table.read()
-        for node, row in self._registry.follow(view):
+        for node, row in self._registry.follow(view, asked_at):
             self._obey(node, row)
             try:
                 self._read_finding(node, row, asked_at)

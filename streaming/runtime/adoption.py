@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -21,8 +21,8 @@ from streaming.core.chat import parse_chat_request
 from streaming.core.delivery import Marks
 from streaming.core.levels import Level
 from streaming.core.state import SessionState
+from streaming.fleet.gateway_lock import OWNER_IS_DEAD
 from streaming.runtime.ending import SUSPENDED_BY
-from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.live import LiveSession, Principal, SessionEnd
 from streaming.runtime.log_reader import StoredLog
 from streaming.runtime.runner import Resumption
@@ -179,15 +179,34 @@ WITH free AS (
         cause = 'gateway_crash', evidence = jsonb_build_object(
             'because', 'The gateway process that owned it died.', 'gateway', won.former)
     FROM won WHERE a.session_id = won.session_id AND a.ended_at IS NULL
+    RETURNING a.session_id, a.node_id, a.number, a.engine_request_id
 )
 SELECT session_id, epoch,
     greatest(  -- the last attempt may not have been noted yet, though its tokens are there
         (SELECT max(number) FROM streaming_attempt a WHERE a.session_id = won.session_id),
         (SELECT max(attempt) FROM streaming_tokencheckpoint c WHERE c.session_id = won.session_id
             AND c.expires_on = won.expires_on AND c.expires_on = ANY(%s)),
-        0)
+        0),
+    (SELECT coalesce(jsonb_agg(jsonb_build_array(node_id, number, engine_request_id)), '[]')
+        FROM closed WHERE closed.session_id = won.session_id)
 FROM won
 """
+
+
+class LeftBehind(NamedTuple):
+    """An attempt that its gateway process left at its engine when it died."""
+
+    node_id: int | None
+    number: int
+    request_id: str
+
+
+class Taken(NamedTuple):
+    """A session that was won: its new epoch, and what there was of attempts."""
+
+    epoch: int
+    last_attempt: int
+    left_behind: list[LeftBehind]
 
 
 async def take_over(
@@ -195,11 +214,10 @@ async def take_over(
     seen: Sequence[StoredSession],
     instance_id: int,
     reason: str,
-) -> dict[UUID, tuple[int, int]]:
-    """Become the owner of those sessions that still stand as they were seen.
+) -> dict[UUID, Taken]:
+    """Become the owner of those sessions that still stand as they were seen; which were won.
 
-    For each that was won, its new epoch and the number of its last attempt. One statement, however
-    many they are: all sessions of a process may have to be taken over at once.
+    One statement, however many they are: all sessions of a process may have to be taken over at once.
     """
     cursor = await connection.execute(
         _TAKE_OVER,
@@ -217,15 +235,15 @@ async def take_over(
         prepare=False,  # planned for these days, so that no other partition is touched
     )
     return {
-        session_id: (epoch, attempts) for session_id, epoch, attempts in await cursor.fetchall()
+        session_id: Taken(epoch, last_attempt, [LeftBehind(*attempt) for attempt in left_behind])
+        for session_id, epoch, last_attempt, left_behind in await cursor.fetchall()
     }
 
 
 def restore(
     stored: StoredSession,
     stored_log: StoredLog,
-    epoch: int,
-    attempts: int,
+    taken: Taken,
     notify: Callable[[SessionLog], None],
     end: SessionEnd | None,
 ) -> tuple[LiveSession, Resumption]:
@@ -234,7 +252,7 @@ def restore(
     ``end``: the session was taken over only to end so. A log whose digest is not what was stored
     with it ends the session too: nobody may go on from tokens that are not the reader's.
     """
-    log = SessionLog(stored.id, epoch, notify)
+    log = SessionLog(stored.id, taken.epoch, notify)
     log.continue_from(stored_log.token_ids, stored_log.digest, stored.marks, stored_log.ends_surely)
     if end is not None and end.state is SessionState.ABANDONED and stored.error is not None:
         end = replace(end, cause=stored.cause, evidence=stored.evidence, error=stored.error)
@@ -273,7 +291,7 @@ def restore(
     )
     prompt = None if stored.prompt_token_ids is None else array("i", stored.prompt_token_ids)
     return session, Resumption(
-        prompt, attempts, stored.failovers, stored.discarded_tokens, stored.resume_until
+        prompt, taken.last_attempt, stored.failovers, stored.discarded_tokens, stored.resume_until
     )
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 
 from streaming.core.delivery import Marks
-from streaming.runtime.instance import OWNER_IS_DEAD
+from streaming.fleet.gateway_lock import OWNER_IS_DEAD
 
 _STORE = """
 UPDATE session_fence f SET

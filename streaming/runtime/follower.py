@@ -21,8 +21,8 @@ from streaming.conf import conf
 from streaming.core.delivery import Marks
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError, error_from_openai
+from streaming.fleet.gateway_lock import OWNER_IS_DEAD
 from streaming.runtime.ending import SUSPENDED_BY
-from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.reader import Reader
 from streaming.runtime.token_log import LogSlice
 

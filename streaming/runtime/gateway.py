@@ -197,10 +197,11 @@ class Gateway:
         for stored in takeable:
             if stored.id not in won:
                 continue
-            epoch, attempts = won[stored.id]
+            for left in won[stored.id].left_behind:
+                self.reclaimer.left_behind(left.node_id, stored.id, left.number, left.request_id)
             try:
                 restored = adoption.restore(
-                    stored, logs[stored.id], epoch, attempts, self.journal.notify, ends[stored.id]
+                    stored, logs[stored.id], won[stored.id], self.journal.notify, ends[stored.id]
                 )
             except Exception:  # one bad session must not keep the others from going on
                 logger.exception("not restored", extra={"session_id": str(stored.id)})

@@ -1,7 +1,6 @@
 """This gateway process as others see it: a row with a heartbeat, and an advisory lock.
 
-The id is never reused. The journal's connection holds the lock on it; a free lock or an old
-heartbeat means that the process is dead (a frozen one keeps its lock).
+The id is never reused. ``fleet.gateway_lock`` says what the lock is for.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from datetime import datetime
 import orjson
 import psycopg
 from psycopg_pool import AsyncConnectionPool
-
-from streaming.runtime.journal import ADVISORY_CLASS
 
 
 async def register(dsn: str) -> int:
@@ -64,12 +61,3 @@ async def retire(pool: AsyncConnectionPool, instance_id: int) -> None:
             "UPDATE streaming_gatewayinstance SET heartbeat_at = now(), stopped_at = now() WHERE id = %s",
             (instance_id,),
         )
-
-
-# A condition on a row ``i`` of the instance table. Probing takes the lock shared and for the
-# transaction only, so it is released at once and never keeps its owner from getting it back.
-OWNER_IS_DEAD = f"""(
-    i.id IS NULL OR i.stopped_at IS NOT NULL
-    OR i.heartbeat_at < now() - interval '5 seconds'
-    OR pg_try_advisory_xact_lock_shared({ADVISORY_CLASS}, i.id::int)
-)"""

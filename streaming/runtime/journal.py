@@ -22,6 +22,7 @@ from streaming.conf import conf
 from streaming.core.attribution import attribute_end
 from streaming.core.state import SessionState
 from streaming.errors import GatewayError, SessionLost
+from streaming.fleet.gateway_lock import ADVISORY_CLASS
 from streaming.metrics import session_ended
 from streaming.metrics.catalogue import JOURNAL_FLUSH, JOURNAL_SESSIONS
 from streaming.runtime import pg_arrays
@@ -62,7 +63,6 @@ Passed = dict[int, bool]
 """Of the batches that the fence has let through, by their place in the flush, from 1: whether somebody
 asks their session to stop. (A session's id would be made and compared anew for each row.)"""
 
-ADVISORY_CLASS = 0x554E42  # "UNB": keeps our locks apart from other users of the database
 FLUSH_SECONDS = 15.0
 RETRY_SECONDS = 0.2
 # A flush costs about as much as ten of its rows, so under load they are not begun more often than

@@ -3,7 +3,8 @@
 Closing the connection makes every engine let go, as a rule. This module does not rely on it: it
 aborts by id where there is a call for that, and looks at the node's own figures until nothing runs
 there that no gateway has. ``core.reclaim`` says what the figures prove, ``docs/kv-cache.md`` what
-they can't. What is still open when the process ends is swept up by ``services.reclaim``.
+they can't. Whoever takes a dead process's sessions over looks after their attempts too. What is still
+open when the process ends is swept up by ``services.reclaim``.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class Remnant:
     """An ended attempt that its engine may still be working on. Times are loop times.
 
     ``progress``: the engine's counter of its work when it was last seen to be the same process.
+    ``of_the_dead``: it was another process's, which may be among the others' for a moment still.
     """
 
     session_id: UUID
@@ -101,6 +103,7 @@ class Remnant:
     request_id: str
     ended_at: float
     progress: float | None
+    of_the_dead: bool = False
     said: str = "pending"
     aborted_at: float | None = None
 
@@ -174,7 +177,27 @@ class Reclaimer:
         ``engine_finished``: the engine itself said that it was done; a stop string that the gateway
         found does not count. Returns at once.
         """
-        if engine_finished or self._stopping:
+        if not engine_finished:
+            self._look_after(node, session_id, attempt_number, engine_request_id)
+
+    def left_behind(
+        self, node_id: int | None, session_id: UUID, attempt_number: int, engine_request_id: str
+    ) -> None:
+        """A process has died in an attempt, and its connection with it. Returns at once."""
+        node = self._fleet.nodes.get(node_id) if node_id is not None else None
+        if node is not None:  # nobody can ask one that was removed; the sweep says so
+            self._look_after(node, session_id, attempt_number, engine_request_id, of_the_dead=True)
+
+    def _look_after(
+        self,
+        node: Node,
+        session_id: UUID,
+        attempt_number: int,
+        engine_request_id: str,
+        *,
+        of_the_dead: bool = False,
+    ) -> None:
+        if self._stopping:
             return
         if self.waiting >= MOST_REMEMBERED:  # it stays pending, which the sweep looks for
             return
@@ -185,7 +208,7 @@ class Reclaimer:
             self._spawn(self._watch(watch), f"reclaim {node.name}")
         progress = node.figures.progress if node.figures is not None else None
         watch.left.append(
-            Remnant(session_id, attempt_number, engine_request_id, loop_time, progress)
+            Remnant(session_id, attempt_number, engine_request_id, loop_time, progress, of_the_dead)
         )
         watch.arrived.set()
 
@@ -307,7 +330,8 @@ class Reclaimer:
         newly_overdue = 0
         for remnant in watch.left:
             age = loop_time - remnant.ended_at
-            if remnant.ended_at > asked_at:
+            counted_at = self._fleet.others_known_at if remnant.of_the_dead else asked_at
+            if remnant.ended_at > min(asked_at, counted_at):
                 remaining.append(remnant)
                 continue
             if verdict is Verdict.GONE or was_restarted(remnant.progress, figures.progress):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from streaming.runtime.instance import OWNER_IS_DEAD
+from streaming.fleet.gateway_lock import OWNER_IS_DEAD
 from streaming.services.engines import Observation
 from streaming.services.sql import rows
 

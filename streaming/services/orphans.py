@@ -17,6 +17,7 @@ from django.utils import timezone
 from streaming.conf import conf
 from streaming.core.digest import RunningDigest
 from streaming.core.state import SessionState
+from streaming.fleet.gateway_lock import OWNER_IS_DEAD
 from streaming.metrics import session_ended
 from streaming.models import (
     Attempt,
@@ -26,7 +27,6 @@ from streaming.models import (
     StreamSession,
     TokenCheckpoint,
 )
-from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.runtime.token_log import terminal_bytes
 from streaming.services.sql import rows
 

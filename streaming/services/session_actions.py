@@ -14,8 +14,8 @@ from uuid import UUID
 from django.db import transaction
 
 from streaming.core.state import SessionState
+from streaming.fleet.gateway_lock import OWNER_IS_DEAD
 from streaming.models import SessionFence, StreamSession
-from streaming.runtime.instance import OWNER_IS_DEAD
 from streaming.services import audit
 from streaming.services.orphans import end_suspended_session
 from streaming.services.refused import Refused

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from streaming.core.failures import Cause
 from streaming.fleet.breaker import Circuit
+from streaming.fleet.gateway_lock import ADVISORY_CLASS
 from streaming.fleet.nodes import Health
 from tests.durability.reader import until
 from tests.engine_simulator.process import SimulatorProcess
@@ -224,14 +226,20 @@ async def test_the_table_is_followed(workshop: Workshop, healthy: SimulatorProce
         "INSERT INTO streaming_modelpolicy (model, failover, hedging, defragment)"
         " VALUES ('sim-model', 'on', 'off', 'on')"
     )
-    sql(
+    ids = sql(
         "INSERT INTO streaming_gatewayinstance (hostname, pid, started_at, heartbeat_at, node_streams)"
         " SELECT 'there', pid, now(), now(), jsonb_build_object(%s::text, pid)"
-        " FROM generate_series(1, 3) pid",
+        " FROM generate_series(1, 3) pid RETURNING id",
         str(node_id),
     )
     node = watch.node("a")
-    await until(lambda: node.weight == 3 and node.others_in_flight == 6)
+    with psycopg.connect(workshop.stack.database_url, autocommit=True) as holder:
+        for (instance_id,) in ids:
+            holder.execute("SELECT pg_advisory_lock(%s, %s)", (ADVISORY_CLASS, instance_id))
+        await until(lambda: node.weight == 3 and node.others_in_flight == 6)
+        holder.execute("SELECT pg_advisory_unlock(%s, %s)", (ADVISORY_CLASS, ids[2][0]))
+        await until(lambda: node.others_in_flight == 3)  # the last has died
+    await until(lambda: node.others_in_flight == 0)
     assert not node.accepting
     assert node.capacity == 7
     assert watch.fleet.gateways == 4

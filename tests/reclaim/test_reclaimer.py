@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from streaming.core.ids import uuid7
 from streaming.fleet.nodes import Health
 from tests.durability.reader import until
 
@@ -80,6 +81,32 @@ async def test_a_frozen_node_is_unverifiable_until_it_goes_on(make_world):
     world.engine.cont()
     world.node.health = Health.UP
     await until(lambda: world.outcomes() == {"verified": 2})
+
+
+async def test_what_a_dead_process_left_is_gone_when_its_count_is(make_world):
+    """Until the others are counted anew the dead process's own streams would hide it."""
+    world = await make_world(scale_out=True)
+    (left,) = await world.begin()
+    world.engine.set_fault(kind="zombie", times=-1)
+    left.task.cancel()
+    await asyncio.gather(left.task, return_exceptions=True)
+    world.write([left])
+    world.node.in_flight, world.node.others_in_flight = 0, 1
+    world.reclaimer.left_behind(world.node.id, left.session_id, 1, left.request_id)
+    looks = world.count_calls("figures")
+    await until(lambda: world.engine.stats()["outcomes"].get("aborted") == 1)
+    await until(lambda: len(looks) > 3)
+    assert world.outcomes() == {"pending": 1}
+    world.node.others_in_flight = 0
+    world.fleet.others_known_at = asyncio.get_running_loop().time()
+    await until(lambda: world.outcomes() == {"verified": 1})
+
+
+async def test_nobody_looks_after_what_was_left_on_a_removed_node(make_world):
+    world = await make_world()
+    world.reclaimer.left_behind(None, uuid7(), 1, "gone")
+    world.reclaimer.left_behind(world.node.id + 1000, uuid7(), 1, "gone")
+    assert world.reclaimer.waiting == 0
 
 
 async def test_a_dead_node_is_unverifiable_until_it_is_back(make_world):

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from streaming.core.digest import RunningDigest
 from streaming.core.ids import reference_code
+from streaming.fleet.gateway_lock import ADVISORY_CLASS
 from streaming.models import (
     Attempt,
     GatewayInstance,
@@ -25,7 +26,6 @@ from streaming.models import (
     Tenant,
     TokenCheckpoint,
 )
-from streaming.runtime.journal import ADVISORY_CLASS
 from tests.durability.reader import question
 from tests.engine_simulator.process import SimulatorProcess
 
