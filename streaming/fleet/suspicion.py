@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.025
 # Less silence than this is never looked at.
 QUIET = 0.125
+# The first of two looks at a node is taken at this share of a silence that counts: so the second may
+# decide as soon as it does.
+EARLY = 0.6
 # What a lone stream may be silent before it is tried elsewhere, whatever the node says of itself.
 LONE_SILENCE = 2.0
 LONE_FACTOR = 4.0
@@ -44,6 +47,8 @@ class Watched(Protocol):
     """Whether the first token has come."""
     is_paused: bool
     """Whether we are the ones who do not read."""
+    is_overtaken: bool
+    """Whether it has gone on elsewhere because it was silent here."""
     prompt_size: int
     """Tokens that its engine has to read before the first."""
 
@@ -74,6 +79,8 @@ class Suspicion:
         self._examinations: dict[Node, asyncio.Task[None]] = {}
         self._still: set[Node] = set()
         """Nodes that stand still as far as can be told: what is silent there is tried elsewhere."""
+        self._left: set[Node] = set()
+        """Of those that are being examined: nodes that a stream has left because of its silence."""
         self._lateness = 0.0
         """By how much our own loop has been late lately: what it has not read speaks against nobody."""
         self._task: asyncio.Task[None] | None = None
@@ -96,6 +103,8 @@ class Suspicion:
     def ended(self, node: Node, attempt: Watched) -> None:
         attempts = self._attempts[node]
         attempts.discard(attempt)
+        if attempt.is_overtaken:
+            self._left.add(node)
         if attempt.has_begun:
             node.last_data = max(node.last_data, attempt.last_data)
         if not attempts:
@@ -122,10 +131,11 @@ class Suspicion:
         if not node.accepting:
             for attempt in list(attempts):
                 attempt.migrate()
-        overdue = self._overdue(node, now)
-        if not overdue:
+        quiet = self._quiet(node, now)
+        if not quiet:
             self._still.discard(node)
             return
+        overdue = self._overdue(node, now)
         if node.health is Health.DOWN:
             for attempt in overdue:
                 attempt.condemn(node.reason)
@@ -138,7 +148,7 @@ class Suspicion:
             limit = LONE_FACTOR * attempt.longest_usual(QUIET)
             if stands_still or self._silence(attempt, now) > max(LONE_SILENCE, limit):
                 attempt.hedge()
-        if is_silent and node not in self._examinations:
+        if node not in self._examinations and self._is_silent(node, now, EARLY):
             task = asyncio.create_task(self._examine(node), name=f"examine {node.name}")
             self._examinations[node] = task
             task.add_done_callback(lambda _: self._examinations.pop(node))
@@ -146,16 +156,21 @@ class Suspicion:
     def _silence(self, attempt: Watched, now: float) -> float:
         return now - attempt.last_data - self._lateness
 
-    def _overdue(self, node: Node, now: float) -> list[Watched]:
-        """The attempts that have been silent for longer than usual."""
+    def _overdue(self, node: Node, now: float, share: float = 1.0) -> list[Watched]:
+        """The attempts that have been silent for longer than usual, or than a share of that."""
+        least = share * QUIET
         return [
             attempt
             for attempt in self._attempts.get(node, ())
             # Nobody is overdue before that; most have been heard of since, and are soon passed over.
-            if now - attempt.last_data > QUIET
+            if now - attempt.last_data > least
             and not attempt.is_paused
-            and self._silence(attempt, now) > self._usual(node, attempt)
+            and self._silence(attempt, now) > share * self._usual(node, attempt)
         ]
+
+    def _quiet(self, node: Node, now: float) -> list[Watched]:
+        """The attempts that may soon be overdue, and those that are."""
+        return self._overdue(node, now, EARLY)
 
     def _usual(self, node: Node, attempt: Watched) -> float:
         """Silence of an attempt that is usual, in seconds."""
@@ -166,9 +181,9 @@ class Suspicion:
             return QUIET + node.first_token.reading(attempt.prompt_size)
         return node.first_token.longest_usual(attempt.prompt_size)
 
-    def _is_silent(self, node: Node, now: float) -> bool:
-        """Whether no stream on the node moves, for longer than is usual there."""
-        floor = QUIET + node.leniency.extra(now)
+    def _is_silent(self, node: Node, now: float, share: float = 1.0) -> bool:
+        """Whether no stream on the node moves, for longer than is usual there, or a share of that."""
+        floor = share * (QUIET + node.leniency.extra(now))
         attempts = self._attempts.get(node, ())
         return all(
             self._silence(attempt, now) > floor
@@ -209,6 +224,7 @@ class Suspicion:
         Once it is suspect its health decides: the probe has it generate a token.
         """
         loop = asyncio.get_running_loop()
+        self._left.discard(node)
         progress: float | None = None
         heard = node.last_data
         while True:
@@ -219,21 +235,23 @@ class Suspicion:
             except (AttemptFailed, RejectedByEngine, TimeoutError) as exc:
                 figures, trouble = None, str(exc) or f"no answer within {ANSWER_SECONDS} s"
             now = loop.time()
-            overdue = self._overdue(node, now)
-            if not overdue or not self._is_silent(node, now):
+            if not self._quiet(node, now) or not self._is_silent(node, now, EARLY):
                 begun = any(attempt.has_begun for attempt in self._attempts.get(node, ()))
                 # Those that are still there are excused: we were late ourselves, or it reads a prompt.
-                if not begun and node.last_data == heard and node.health is Health.UP:
+                has_gone = node in self._left and not begun and node.last_data == heard
+                if has_gone and node.health is Health.UP:
                     self._suspect(node, "its streams were silent until they went on elsewhere")
                 return
-            longest = max(self._silence(attempt, now) for attempt in overdue)
+            overdue = self._overdue(node, now)
+            longest = max((self._silence(attempt, now) for attempt in overdue), default=0.0)
             if figures is None:
-                self._still.add(node)
+                if overdue:
+                    self._still.add(node)
                 if longest > SUSPECT_SILENCE:
                     self._suspect(node, f"its streams are silent, and: {trouble}")
             elif figures.progress is None or figures.progress == progress:
                 # It answers, and nothing moves; one stream may just be between two tokens.
-                if figures.progress is not None or longest > LONE_SILENCE:
+                if overdue and (figures.progress is not None or longest > LONE_SILENCE):
                     self._still.add(node)
                 if (len(overdue) >= MANY and longest > SUSPECT_SILENCE) or longest > LONE_SILENCE:
                     self._suspect(node, "it answers, but generates nothing")
