@@ -33,7 +33,7 @@ DEFINITIONS = {
     ),
     "unnoticed": Definition(
         "Unnoticed failovers",
-        "Failovers in whose silence the reader noticed nothing, divided by failovers. A failover is a seam in the middle of an answer because an engine failed or had gone silent (a hedge that won); several attempts without a token between them are one. One after which nothing came counts as noticed. Left out are those during which the reader's own connection was cut, and those before the reader's first token. Where streams that nothing had happened to were silent for as long in the same moment, the machine itself stood still: those noticed failovers are told, and count all the same.",
+        "Failovers in whose silence the reader noticed nothing, divided by failovers. A failover is a seam in the middle of an answer because an engine failed or had gone silent (a hedge that won); several attempts without a token between them are one. One after which nothing came counts as noticed. Left out are those during which the reader's own connection was cut, and those before the reader's first token. Where streams that nothing had happened to were silent for as long in the same moment, the machine itself stood still: those noticed failovers are told, and count all the same. Of the noticed ones it is told what lay behind: PostgreSQL was away, so that nothing became durable; the node that the answer went on to was struck itself in that silence (slowed, most often); or neither. All count.",
     ),
     "seam_gap": Definition(
         "Seam gap",

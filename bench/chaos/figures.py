@@ -75,6 +75,7 @@ class Tally:
         self._before_first_ms: list[float] = []
         self._machine: list[tuple[float, float]] = []
         self._noticed_seams: list[tuple[float, float]] = []
+        self._behind: Counter[str] = Counter()
         self._reclaim_ms: list[float] = []
         self._reclaim_dead = 0
         self._reclaims: Counter[str] = Counter()
@@ -155,15 +156,19 @@ class Tally:
         if gap is not None and origin(record, gap, [], self.faults) == "cut":
             self._away += 1
             return
+        end = seam.durable or seam.joined or seam.noticed
+        is_unwritten = self.faults.during("postgres_restart", seam.noticed, end, AFTER_FAULT)
         noticed = seam.joined is None or (gap is not None and gap.beyond > NOTICED_SECONDS)
-        if noticed and gap is not None and seam.is_failover:
-            self._noticed_seams.append((gap.at - gap.seconds, gap.at))
+        if noticed and seam.is_failover:
+            until = gap.at if gap is not None else end
+            is_struck = self.faults.struck(seam.onto, seam.noticed, until)
+            self._behind["unwritten" if is_unwritten else "struck" if is_struck else "neither"] += 1
+            if gap is not None:
+                self._noticed_seams.append((gap.at - gap.seconds, gap.at))
         group = "failover" if seam.is_failover else seam.kind
         self._judged[group].append(noticed)
         if seam.is_failover:
             self._grades["lost" if seam.joined is None else seam.grade or "unknown"] += 1
-        end = seam.durable or seam.joined or seam.noticed
-        is_unwritten = self.faults.during("postgres_restart", seam.noticed, end, AFTER_FAULT)
         fault = "postgres_restart" if is_unwritten else seam.fault or seam.kind
         if seam.joined is not None:
             self._seam_ms[fault].append(self._gap_ms(seam, seam.joined, gap and gap.beyond))
@@ -229,6 +234,7 @@ class Tally:
                 "kinds": dict(self._kinds),
                 "grades": dict(self._grades),
                 "away": self._away,
+                "behind_noticed": dict(self._behind),
                 "noticed_with_others": overlapping(self._noticed_seams, self._machine),
                 "before_first_ms": asdict(spread(self._before_first_ms)),
                 "noticed": {

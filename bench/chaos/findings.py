@@ -94,6 +94,12 @@ def _noticed(figures: Mapping[str, Any]) -> list[Finding]:
             )
         )  # fmt: skip
         if judged["hits"]:
+            behind = (
+                f"{count:,} {BEHIND[what]}" for what, count in failovers["behind_noticed"].items()
+            )
+            lines.append(
+                Finding("unnoticed", "what lay behind the noticed ones", ", ".join(behind))
+            )
             lines.append(
                 Finding("unnoticed", "noticed ones in whose silence untouched streams were silent, too",
                         f"{failovers['noticed_with_others']:,} of {judged['hits']:,}")
@@ -249,6 +255,12 @@ ORIGINS = {
     "slow": "engine's fault waited out",
     "redis": "Redis away",
     "other": "none of these",
+}
+
+BEHIND = {
+    "unwritten": "PostgreSQL was away",
+    "struck": "went on to a node with a fault of its own",
+    "neither": "neither",
 }
 
 

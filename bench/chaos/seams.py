@@ -48,6 +48,8 @@ class Seam:
     """The first token of the attempt that went on."""
     durable: float | None
     grade: str
+    onto: str
+    """The node that went on; empty: none."""
     detection: float | None
     """Seconds from the fault to ``noticed``; None where no fault is known."""
     before_first: bool
@@ -207,6 +209,7 @@ def _seam(
         joined=joined,
         durable=durable,
         grade=going_on.grade if going_on is not None else "",
+        onto=going_on.node if going_on is not None else "",
         detection=detection,
         before_first=not begun,
     )

@@ -115,6 +115,24 @@ def test_noticed_is_more_than_300_ms_beyond_the_pace(beyond, noticed):
     assert goals(told)["failovers that no reader noticed"] is not bool(noticed)
 
 
+@pytest.mark.parametrize(
+    ("other", "behind"),
+    [
+        (fault("postgres_restart", "postgres", 3.1, 0.2), "unwritten"),
+        (fault("node_slow", "b", 2.0, 4.0), "struck"),
+        (fault("node_slow", "c", 2.0, 4.0), "neither"),
+    ],
+)
+def test_what_lay_behind_a_noticed_failover(other, behind):
+    told = figures(
+        [stream(0, gaps=[gap(3.4, 0.4)])],
+        [session(0, broken(3.02), joined(3.39))],
+        [fault("node_kill", "a", 3.0, 2.0), other],
+    )
+    assert told["failovers"]["noticed"]["failover"]["hits"] == 1
+    assert told["failovers"]["behind_noticed"] == {behind: 1}
+
+
 def test_a_noticed_failover_while_untouched_streams_were_silent_too():
     told = figures(
         [stream(0, gaps=[gap(3.4, 0.4)]), stream(1, gaps=[gap(3.5, 0.4)])],
