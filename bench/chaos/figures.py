@@ -161,8 +161,7 @@ class Tally:
         noticed = seam.joined is None or (gap is not None and gap.beyond > NOTICED_SECONDS)
         if noticed and seam.is_failover:
             until = gap.at if gap is not None else end
-            is_struck = self.faults.struck(seam.onto, seam.noticed, until)
-            self._behind["unwritten" if is_unwritten else "struck" if is_struck else "neither"] += 1
+            self._behind["postgres" if is_unwritten else self._behind_noticed(seam, until)] += 1
             if gap is not None:
                 self._noticed_seams.append((gap.at - gap.seconds, gap.at))
         group = "failover" if seam.is_failover else seam.kind
@@ -176,6 +175,13 @@ class Tally:
             self._recovery_ms[fault].append(seam.recovery * 1000)
         if seam.detection is not None:
             self._detection_ms[fault].append(seam.detection * 1000)
+
+    def _behind_noticed(self, seam: Seam, until: float) -> str:
+        """What may have made a failover last so long, besides the fault that it came from."""
+        if self.faults.struck(seam.onto, seam.noticed, until):
+            return "onto"
+        during = self.faults.during("gateway_kill", seam.noticed, until)
+        return "gateway" if during is not None else "nothing"
 
     def _gap_ms(self, seam: Seam, joined: float, beyond: float | None) -> float:
         """What the reader has seen; where that is too short to be in its record, the gateway's word."""

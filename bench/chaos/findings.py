@@ -258,9 +258,10 @@ ORIGINS = {
 }
 
 BEHIND = {
-    "unwritten": "PostgreSQL was away",
-    "struck": "went on to a node with a fault of its own",
-    "neither": "neither",
+    "postgres": "PostgreSQL was away",
+    "onto": "went on to a node with a fault of its own",
+    "gateway": "a gateway was away",
+    "nothing": "nothing else",
 }
 
 

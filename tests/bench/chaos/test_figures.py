@@ -118,9 +118,10 @@ def test_noticed_is_more_than_300_ms_beyond_the_pace(beyond, noticed):
 @pytest.mark.parametrize(
     ("other", "behind"),
     [
-        (fault("postgres_restart", "postgres", 3.1, 0.2), "unwritten"),
-        (fault("node_slow", "b", 2.0, 4.0), "struck"),
-        (fault("node_slow", "c", 2.0, 4.0), "neither"),
+        (fault("postgres_restart", "postgres", 3.1, 0.2), "postgres"),
+        (fault("node_slow", "b", 2.0, 4.0), "onto"),
+        (fault("node_slow", "c", 2.0, 4.0), "nothing"),
+        (fault("gateway_kill", "gateway-1", 3.1, 0.2), "gateway"),
     ],
 )
 def test_what_lay_behind_a_noticed_failover(other, behind):
