@@ -8,6 +8,7 @@ primary key, so that a run of 100,000s of sessions needs no more memory than one
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -159,7 +160,8 @@ def collect(
     ``engines``: base URL by node; what ``gauges.Gauges`` has read meanwhile is summed up, and the
     engines are asked once now where it has read nothing. The sessions are those of ``records`` and
     what else their tenants have begun in that time: on a shared cluster use a tenant of your own.
-    At most ``patience`` seconds are waited for settlements and reclaims that are under way.
+    Settlements and reclaims that are under way are waited for, until ``patience`` seconds have
+    brought none of them to an end.
     """
     told = gauges.readings(directory)
     known = {reading.engine for reading in told}
@@ -223,10 +225,14 @@ def _gateway(directory: Path, sql: Sql, sessions: list[UUID], patience: float) -
 
 def _until_settled(sql: Sql, patience: float) -> tuple[int, int]:
     """How many settlements and reclaims still wait when all is done, or patience has ended."""
-    end = time.monotonic() + patience
+    fewest = math.inf
+    end = 0.0
     while True:
         settlements, reclaims = sql(_UNSETTLED)[0]
-        if not (settlements or reclaims) or time.monotonic() > end:
+        waiting = settlements + reclaims
+        if waiting < fewest:
+            fewest, end = waiting, time.monotonic() + patience
+        if not waiting or time.monotonic() > end:
             return settlements, reclaims
         time.sleep(0.5)
 

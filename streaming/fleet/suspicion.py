@@ -34,7 +34,10 @@ ANSWER_SECONDS = 0.1
 LOOK_AGAIN_SECONDS = 0.1
 # To be tried elsewhere costs a prefill; to be suspect costs a node its new work.
 SUSPECT_SILENCE = 0.45
-# What is left, a tick later, of the time by which our own loop was late.
+# What its probe has just found well is not suspect again at once, though a stream there is silent still.
+SUSPECT_AGAIN_SECONDS = 1.0
+# What is left, a tick later, of the time by which our own loop was late; if that was longer than
+# anybody may be silent, all are given that time anew.
 CATCHING_UP = 0.8
 
 
@@ -81,6 +84,10 @@ class Suspicion:
         """Nodes that stand still as far as can be told: what is silent there is tried elsewhere."""
         self._left: set[Node] = set()
         """Of those that are being examined: nodes that a stream has left because of its silence."""
+        self._due = 0.0
+        """When the next tick is to come."""
+        self._awake_since = 0.0
+        """When our loop last went on after it had stood still: it has read nothing before that."""
         self._lateness = 0.0
         """By how much our own loop has been late lately: what it has not read speaks against nobody."""
         self._task: asyncio.Task[None] | None = None
@@ -114,14 +121,21 @@ class Suspicion:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time()
+        self._due = loop.time()
         while True:
-            due = max(due, loop.time()) + TICK_SECONDS
-            await asyncio.sleep(due - loop.time())
+            self._due = max(self._due, loop.time()) + TICK_SECONDS
+            await asyncio.sleep(self._due - loop.time())
             now = loop.time()
-            self._lateness = max(now - due, self._lateness * CATCHING_UP)
+            self._lateness *= CATCHING_UP
+            self._note_lateness(now)
             for node, attempts in list(self._attempts.items()):
                 self._look(node, attempts, now)
+
+    def _note_lateness(self, now: float) -> None:
+        late = now - self._due
+        if late > QUIET:
+            self._awake_since = now
+        self._lateness = max(self._lateness, min(late, QUIET))
 
     def _look(self, node: Node, attempts: set[Watched], now: float) -> None:
         begun = [attempt.last_data for attempt in attempts if attempt.has_begun]
@@ -154,7 +168,7 @@ class Suspicion:
             task.add_done_callback(lambda _: self._examinations.pop(node))
 
     def _silence(self, attempt: Watched, now: float) -> float:
-        return now - attempt.last_data - self._lateness
+        return now - max(attempt.last_data, self._awake_since) - self._lateness
 
     def _overdue(self, node: Node, now: float, share: float = 1.0) -> list[Watched]:
         """The attempts that have been silent for longer than usual, or than a share of that."""
@@ -235,12 +249,13 @@ class Suspicion:
             except (AttemptFailed, RejectedByEngine, TimeoutError) as exc:
                 figures, trouble = None, str(exc) or f"no answer within {ANSWER_SECONDS} s"
             now = loop.time()
+            self._note_lateness(now)
             if not self._quiet(node, now) or not self._is_silent(node, now, EARLY):
                 begun = any(attempt.has_begun for attempt in self._attempts.get(node, ()))
                 # Those that are still there are excused: we were late ourselves, or it reads a prompt.
                 has_gone = node in self._left and not begun and node.last_data == heard
                 if has_gone and node.health is Health.UP:
-                    self._suspect(node, "its streams were silent until they went on elsewhere")
+                    self._doubt(node, "its streams were silent until they went on elsewhere", now)
                 return
             overdue = self._overdue(node, now)
             longest = max((self._silence(attempt, now) for attempt in overdue), default=0.0)
@@ -248,14 +263,18 @@ class Suspicion:
                 if overdue:
                     self._still.add(node)
                 if longest > SUSPECT_SILENCE:
-                    self._suspect(node, f"its streams are silent, and: {trouble}")
+                    self._doubt(node, f"its streams are silent, and: {trouble}", now)
             elif figures.progress is None or figures.progress == progress:
                 # It answers, and nothing moves; one stream may just be between two tokens.
                 if overdue and (figures.progress is not None or longest > LONE_SILENCE):
                     self._still.add(node)
                 if (len(overdue) >= MANY and longest > SUSPECT_SILENCE) or longest > LONE_SILENCE:
-                    self._suspect(node, "it answers, but generates nothing")
+                    self._doubt(node, "it answers, but generates nothing", now)
             else:
                 progress = figures.progress
                 self._still.discard(node)
             await asyncio.sleep(max(0.0, asked + LOOK_AGAIN_SECONDS - loop.time()))
+
+    def _doubt(self, node: Node, reason: str, now: float) -> None:
+        if node.health is not Health.UP or now - node.suspected_at > SUSPECT_AGAIN_SECONDS:
+            self._suspect(node, reason)
