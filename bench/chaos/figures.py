@@ -153,7 +153,8 @@ class Tally:
             self._before_first_ms.append(((seam.joined or self.run.ended) - seam.began) * 1000)
             return
         gap = gap_at(seam, record.gaps)
-        if gap is not None and origin(record, gap, [], self.faults) == "cut":
+        has_left = record.left and seam.joined is None  # as far as is known: nobody looked any more
+        if has_left or (gap is not None and origin(record, gap, [], self.faults) == "cut"):
             self._away += 1
             return
         end = seam.durable or seam.joined or seam.noticed

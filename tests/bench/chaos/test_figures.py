@@ -134,6 +134,17 @@ def test_what_lay_behind_a_noticed_failover(other, behind):
     assert told["failovers"]["behind_noticed"] == {behind: 1}
 
 
+def test_a_failover_whose_reader_went_away_for_good_is_left_out():
+    one = session(0, broken(3.02), joined(3.06, first_token=None, durable=None))
+    one.state = "suspended"
+    faults = [fault("node_kill", "a", 3.0, 2.0)]
+    told = figures([stream(0, whole=False, left=True)], [one], faults)
+    assert told["failovers"]["noticed"] == {}
+    assert told["failovers"]["away"] == 1
+    told = figures([stream(0, whole=False, fault="no end")], [one], faults)
+    assert told["failovers"]["noticed"]["failover"]["hits"] == 1
+
+
 def test_a_noticed_failover_while_untouched_streams_were_silent_too():
     told = figures(
         [stream(0, gaps=[gap(3.4, 0.4)]), stream(1, gaps=[gap(3.5, 0.4)])],
