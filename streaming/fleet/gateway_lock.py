@@ -9,6 +9,13 @@ from __future__ import annotations
 ADVISORY_CLASS = 0x554E42
 """The first key of the locks, "UNB": keeps ours apart from other users of the database."""
 
+OWN_IS_HELD = f"SELECT NOT pg_try_advisory_xact_lock_shared({ADVISORY_CLASS}, %s::int)"
+"""Whether the process with this id still holds its lock."""
+
+LOCKS_BACK_SECONDS = 1.0
+"""Within this time of its return every living process has its lock again. A database that goes away
+takes all locks with it: until then a free one says nothing."""
+
 # Probing takes the lock shared and for the transaction only, so it is released at once and never
 # keeps its owner from getting it back.
 OWNER_IS_DEAD = f"""(

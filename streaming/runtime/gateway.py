@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from streaming.errors import Overloaded, ShuttingDown
 from streaming.fleet.attribution import Attributor
 from streaming.fleet.continuations import Continuations
 from streaming.fleet.environment import sync_environment_nodes
+from streaming.fleet.gateway_lock import LOCKS_BACK_SECONDS, OWN_IS_HELD
 from streaming.fleet.nodes import Fleet
 from streaming.fleet.suspicion import Suspicion
 from streaming.fleet.watch import NEWS, FleetWatch
@@ -182,6 +184,8 @@ class Gateway:
         end: SessionEnd | None,
     ) -> None:
         found = await adoption.read_sessions(connection, session_ids)
+        if not await self._locks_tell(connection):
+            found = [replace(stored, owner_is_dead=False) for stored in found]
         # What the caller has seen may be over: another process was faster.
         ends = {stored.id: stored.end_now(end) for stored in found}
         takeable = [
@@ -209,6 +213,14 @@ class Gateway:
             restored[0].trace = traces.get(stored.id, "")
             self.run(*restored)
             logger.info("session taken over: %s", reason, extra={"session_id": str(stored.id)})
+
+    async def _locks_tell(self, connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> bool:
+        """Whether a process whose lock is free has died: not while all have lost theirs."""
+        if self.journal.back_seconds < LOCKS_BACK_SECONDS:
+            return False
+        cursor = await connection.execute(OWN_IS_HELD, (self.instance_id,))
+        row = await cursor.fetchone()
+        return row is not None and bool(row[0])
 
     async def store_delivered(
         self, session_id: UUID, marks: Marks, denied: int | None = None, *, patience: float = 0.0
@@ -240,7 +252,8 @@ class Gateway:
         """Whether what the session's readers were sent is not known for certain."""
         try:
             async with self.pool.connection() as connection:
-                return await delivery.may_have_died_sending(connection, session_id)
+                has_died = await delivery.may_have_died_sending(connection, session_id)
+                return has_died and await self._locks_tell(connection)
         except (psycopg.Error, PoolTimeout) as exc:
             logger.warning("nobody knows who has died: %s", exc)
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -120,6 +121,7 @@ class Journal:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._down_since: float | None = None
+        self._back_at = -math.inf
         self.flushes = 0
         self.rows = 0
 
@@ -133,6 +135,11 @@ class Journal:
         if self._down_since is None:
             return 0.0
         return asyncio.get_running_loop().time() - self._down_since
+
+    @property
+    def back_seconds(self) -> float:
+        """For how long it has had its database again; infinite if it never lost it."""
+        return asyncio.get_running_loop().time() - self._back_at
 
     @property
     def lag_seconds(self) -> float:
@@ -417,6 +424,7 @@ class Journal:
                 logger.info("the journal still has no database: %s", again)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
+            self._back_at = loop.time()
             logger.warning("the journal has its database back after %.1f s", self.down_seconds)
             return remaining
 

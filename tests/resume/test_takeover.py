@@ -101,6 +101,27 @@ async def test_a_frozen_owner_is_replaced_and_changes_nothing_when_it_wakes(stac
         (await client.read_on(late, gateways=[0])).must_be_whole()
 
 
+async def test_when_all_lose_their_locks_nobody_is_taken_for_dead(stack_of_two, start_proxy):
+    """As by a restart of the database: whoever has its lock again first waits for the others."""
+    stack, _ = stack_of_two(pace=12, gateways=1)
+    proxy = await start_proxy(urlsplit(stack.database_url).port)
+    journal = proxy.url_of(stack.database_url)
+    await asyncio.to_thread(stack.start_gateway, DATABASE_DIRECT_URL=journal)
+    async with Client(urls(stack), stack.api_key()) as client:
+        readings, tasks = await begin_reading(client, 10, 60, gateway=1, others=(0,))
+        stack.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'unbroken journal %'"
+        )
+        await proxy.cut()
+        await asyncio.sleep(0.4)  # others look at the owner's lock every 0.1 s
+        proxy.mend()
+        await asyncio.gather(*tasks)
+        for reading in readings:
+            reading.must_be_whole()
+        assert epochs(stack, readings) == [1] * 10
+
+
 async def test_an_owner_cut_from_the_database_is_replaced(stack_of_two, start_proxy):
     """It cannot write, so it shows nothing; its readers hear heartbeats, and follow the new owner."""
     stack, _ = stack_of_two(pace=12, gateways=1)
