@@ -17,6 +17,7 @@ from typing import Any
 
 # First: it decides which reactor Twisted uses.
 from gateway_project.server import GatewayServer
+from gateway_project.server.shares import Shares
 from gateway_project.server.transport import adopted_socket, listening_socket
 
 PR_SET_PDEATHSIG = 1
@@ -59,6 +60,7 @@ def main() -> int:
         trusted_proxies=settings.TRUSTED_PROXIES,
         request_seconds=options.request_seconds,
         vanished_seconds=conf().vanished_seconds,
+        shares=_shares(options.shares) if options.shares else None,
     ).run()
     if end_tracing is not None:
         end_tracing()
@@ -71,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     parser.add_argument(
         "--fd", type=int, help="an inherited listening socket, instead of host/port"
+    )
+    parser.add_argument(
+        "--shares",
+        metavar="FD:PLACE",
+        help="memory in which the processes that share --fd count their connections, and our place",
     )
     parser.add_argument("--application", default="gateway_project.asgi:application")
     parser.add_argument(
@@ -92,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
         "--die-with-parent", action="store_true", help="stop when the parent process ends (Linux)"
     )
     return parser
+
+
+def _shares(words: str) -> Shares:
+    descriptor, _, place = words.partition(":")
+    return Shares(int(descriptor), int(place))
 
 
 def imported(path: str) -> Any:

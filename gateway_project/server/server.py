@@ -30,6 +30,7 @@ from gateway_project.server.protocols import (
     GatewayHTTPFactory,
     GatewayWebSocketFactory,
 )
+from gateway_project.server.shares import Shares
 from gateway_project.server.transport import ConnectionSocket, GatewayPort, GatewayTransport
 from streaming.core import log_fields
 
@@ -71,10 +72,12 @@ class GatewayServer(daphne.server.Server):
         trusted_proxies: Iterable[str] = (),
         request_seconds: float = 60.0,
         vanished_seconds: float = 20.0,
+        shares: Shares | None = None,
     ) -> None:
         """``request_seconds``: what a client has for sending a whole request, or for being idle.
 
         ``vanished_seconds``: what its system has for acknowledging what we send again and again.
+        ``shares``: of a listener that other processes accept from, too.
         """
         super().__init__(
             application,
@@ -83,6 +86,7 @@ class GatewayServer(daphne.server.Server):
             server_name="",
         )
         self.listener = listener
+        self.shares = shares
         self.start_runtime = start_runtime
         self.shutdown_grace = shutdown_grace
         self.max_body_bytes = max_body_bytes
@@ -135,6 +139,7 @@ class GatewayServer(daphne.server.Server):
         port = GatewayPort._fromListeningDescriptor(
             reactor, self.listener.fileno(), self.listener.family, self.http_factory
         )
+        port.shares = self.shares
         port.startListening()
         reactor.callLater(2, self.timeout_checker)
         sys.stdout.write(f"READY {self.listener.getsockname()[1]}\n")
@@ -162,6 +167,8 @@ class GatewayServer(daphne.server.Server):
             grace = min(grace, ORPHAN_GRACE_SECONDS)
         logger.info("stopping: %d connections, grace %.0f s", len(self.connections), grace)
         self.stopping = True
+        if self.shares is not None:
+            self.shares.leave()
         await port.stopListening().asFuture(self._loop)
         self.listener.close()
         for channel in list(self.channels):

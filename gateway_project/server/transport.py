@@ -13,12 +13,13 @@ import struct
 import termios
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet import error, interfaces, tcp
 from zope.interface import implementer
 
 from gateway_project.server.inbox import Waiters
+from gateway_project.server.shares import Shares
 
 # Bytes in user space above which ``send()`` waits.
 HIGH_WATER = 8 * 1024
@@ -28,6 +29,10 @@ NOTSENT_LOWAT = 16 * 1024
 # How long the kernel is still asked what the peer has acknowledged of a closed connection.
 LAST_ACKS_SECONDS = 2.0
 BACKLOG = 2048
+# Of a listening socket that is shared: how long who has more connections lets the others go first, and
+# how many it takes before it looks again who has more.
+TURN_SECONDS = 0.005
+ACCEPTS_AT_ONCE = 8
 
 _SOCKET_OPTIONS = [
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
@@ -117,6 +122,9 @@ class GatewayTransport(tcp.Server):
 
     def __init__(self, sock: socket.socket, *args: Any) -> None:
         super().__init__(sock, *args)
+        self._shares = cast("GatewayPort", self.server).shares
+        if self._shares is not None:
+            self._shares.opened()
         for level, name, value in _SOCKET_OPTIONS:
             option = getattr(socket, name, None)  # not every platform has every option
             if option is not None:
@@ -166,6 +174,8 @@ class GatewayTransport(tcp.Server):
         # acknowledged only after that, so we keep a second descriptor for a moment.
         self.ended_by = self.ended_by or _ended_by(reason)
         if self.connected:
+            if self._shares is not None:
+                self._shares.closed()
             self._given_up = len(self.dataBuffer) - self.offset + self._tempDataLen
             self._unsent_at_close = self.unsent_bytes()
             if self._unsent_at_close and reason.check(error.ConnectionDone):
@@ -237,10 +247,30 @@ class GatewayPort(tcp.Port):
     """A listening socket whose connections are ``GatewayTransport``s.
 
     Twisted already returns quietly from ``accept`` when a sibling process that shares the socket
-    was faster (EAGAIN).
+    was faster (EAGAIN). ``shares``: how many each of these has; who is ahead lets the others go first.
     """
 
     transport = GatewayTransport  # type: ignore[assignment]
+    shares: Shares | None = None
+
+    def doRead(self) -> None:
+        if self.shares is None:
+            super().doRead()
+        elif self.shares.is_ahead:
+            self.stopReading()
+            self.reactor.callLater(TURN_SECONDS, self._take_turn)
+        else:
+            self._accept_some()
+
+    def _take_turn(self) -> None:
+        """What nobody else has taken meanwhile is ours."""
+        if self.connected and not self.disconnecting:
+            self._accept_some()
+            self.startReading()
+
+    def _accept_some(self) -> None:
+        self.numberAccepts = ACCEPTS_AT_ONCE
+        super().doRead()
 
 
 class ConnectionSocket:

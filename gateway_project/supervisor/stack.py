@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gateway_project.embedded import llama, postgres, redis
 from gateway_project.embedded.process import free_port
+from gateway_project.server.shares import shared_memory
 from gateway_project.supervisor.child import Child
 from gateway_project.supervisor.console import say
 from gateway_project.supervisor.supervisor import Supervisor
@@ -188,18 +189,20 @@ class _Builder:
         ]  # fmt: skip
 
     def gateways(self, listener: socket.socket, url: str) -> list[Child]:
-        descriptor = listener.detach()  # ours until we end: a respawned gateway inherits it again
+        # Both are ours until we end: a respawned gateway inherits them again.
+        descriptor = listener.detach()
+        shares = shared_memory(self.options.processes)
         command = [sys.executable, "-m", "gateway_project.server", "--fd", str(descriptor)]
         return [
             Child(
                 name=f"gateway-{number}",
                 what="gateway",
                 address=url,
-                command=command,
+                command=[*command, "--shares", f"{shares}:{number - 1}"],
                 env=self.env(**self.measured()),
                 cwd=self.options.base_dir,
                 ended=self.forget_gauges,
-                pass_fds=[descriptor],
+                pass_fds=[descriptor, shares],
                 says_ready=True,
                 # The process itself ends its streams after the grace; a little more for the rest.
                 stop_seconds=self.options.streaming.shutdown_grace + 5.0,
