@@ -35,11 +35,8 @@ class NodeRegistry:
     def __repr__(self) -> str:
         return f"<NodeRegistry of {self._fleet!r}>"
 
-    def follow(self, view: TableView, asked_at: float) -> list[tuple[Node, Row]]:
-        """Take over what has been read; the nodes that are configured well, with their rows.
-
-        ``asked_at``: the loop time when the reading began.
-        """
+    def follow(self, view: TableView) -> list[tuple[Node, Row]]:
+        """Take over what has been read; the nodes that are configured well, with their rows."""
         rows = {row["id"]: row for row in view.nodes if not is_name(row)}
         for node_id in set(self._fleet.nodes) - set(rows):
             self._forget(node_id)
@@ -56,7 +53,6 @@ class NodeRegistry:
         for place, node in enumerate(nodes):
             node.rank = (place - (self._instance_id - 1)) % len(nodes)
             node.others_in_flight = sum(other.get(str(node.id), 0) for other in view.others)
-        self._fleet.others_known_at = asked_at
         return followed
 
     def _update(self, row: Row) -> Node:

@@ -263,7 +263,7 @@ class FleetWatch:
     async def _read_table(self) -> None:
         asked_at = asyncio.get_running_loop().time()
         view = await self._table.read()
-        for node, row in self._registry.follow(view, asked_at):
+        for node, row in self._registry.follow(view):
             self._obey(node, row)
             try:
                 self._read_finding(node, row, asked_at)
@@ -274,6 +274,7 @@ class FleetWatch:
             row["admin_state"] == "draining" or is_leaving(row) for row in view.nodes
         )
         self.read_at = view.read_at
+        self._fleet.others_known_at = asked_at
 
     def _obey(self, node: Node, row: Row) -> None:
         """An operator may want a probe now, or a closed circuit."""

@@ -184,7 +184,8 @@ class Gateway:
         end: SessionEnd | None,
     ) -> None:
         found = await adoption.read_sessions(connection, session_ids)
-        if not await self._locks_tell(connection):
+        has_died = any(stored.owner_is_dead for stored in found)
+        if has_died and not await self._locks_tell(connection):
             found = [replace(stored, owner_is_dead=False) for stored in found]
         # What the caller has seen may be over: another process was faster.
         ends = {stored.id: stored.end_now(end) for stored in found}

@@ -109,7 +109,8 @@ async def test_readers_here_and_elsewhere_are_told_and_come_back(stack_of_two) -
         await until(lambda: is_settled(stack))
         charged = settlements(stack, here.session_id)
         assert sum(charged.values()) == here.answer.completion_tokens
-        assert "ended" in charged  # and what was settled while it was suspended, if it was
+        # What is settled while it is suspended depends on when the worker comes by.
+        assert {"ended"} <= set(charged) <= {"suspended", "ended"}
 
 
 async def test_who_keeps_a_connection_open_is_not_in_the_way_of_who_returns(stack_of_two) -> None:
