@@ -44,8 +44,8 @@ class FirstToken:
             return min(prompt * UNKNOWN_READING, LONGEST_UNKNOWN)
         return MARGIN * self._reading * prompt
 
-    def longest_usual(self, prompt: int) -> float:
-        """Waiting longer than this for the first token is worth a look."""
+    def longest_usual(self, prompt: int, least: float = LEAST_SECONDS) -> float:
+        """Waiting longer than this for the first token is worth a look; ``least``: for a short prompt."""
         short = self._of_short
-        usual = short.longest_usual(LEAST_SECONDS) if short.is_known else UNKNOWN_SECONDS
+        usual = short.longest_usual(least) if short.is_known else UNKNOWN_SECONDS
         return usual + self.reading(prompt)

@@ -12,7 +12,7 @@ from streaming.fleet.nodes import Node
 
 UNCACHED = 2.0
 """How much dearer a continuation is where its whole prefix has to be computed again."""
-SLOW = 2.0
+SLOW = 1.5
 """How many times the fastest node's time between tokens makes a node a slow one: its reader waits
 already."""
 AFFINITY_FACTOR, AFFINITY_STREAMS = 1.25, 2

@@ -54,6 +54,10 @@ class Watched(Protocol):
     """Whether it has gone on elsewhere because it was silent here."""
     prompt_size: int
     """Tokens that its engine has to read before the first."""
+    awaited_since: float | None
+    """When it was asked to go on with an answer that stands still until its first new token."""
+    patience: float
+    """How many times what its node usually takes that may last: more with each node that was tried."""
 
     @property
     def interval(self) -> float:
@@ -64,6 +68,9 @@ class Watched(Protocol):
 
     def hedge(self) -> None:
         """Try it elsewhere as well, if that is not being done."""
+
+    def hasten(self) -> None:
+        """Its reader waits for longer than for others: the same, but only while nobody waits for a place."""
 
     def migrate(self) -> None:
         """Its node is to be emptied: go on elsewhere, when there is a place."""
@@ -140,11 +147,14 @@ class Suspicion:
     def _look(self, node: Node, attempts: set[Watched], now: float) -> None:
         begun = [attempt.last_data for attempt in attempts if attempt.has_begun]
         node.last_data = max([node.last_data, *begun])
-        intervals = [attempt.interval for attempt in attempts if attempt.interval]
-        node.interval = sum(intervals) / len(intervals) if intervals else 0.0
+        node.interval = self._interval(attempts, now)
         if not node.accepting:
             for attempt in list(attempts):
                 attempt.migrate()
+        for attempt in list(attempts):
+            since = attempt.awaited_since
+            if since is not None and self._is_late(node, since, attempt, now):
+                attempt.hasten()
         quiet = self._quiet(node, now)
         if not quiet:
             self._still.discard(node)
@@ -166,6 +176,26 @@ class Suspicion:
             task = asyncio.create_task(self._examine(node), name=f"examine {node.name}")
             self._examinations[node] = task
             task.add_done_callback(lambda _: self._examinations.pop(node))
+
+    def _interval(self, attempts: Iterable[Watched], now: float) -> float:
+        """The time from token to token on a node, in seconds; 0: not known.
+
+        A silence that is longer by now than its stream's mean counts as it is: what has just become
+        slow, or has stopped, is known for it before its means have grown.
+        """
+        heard = now - self._lateness
+        intervals = [
+            max(attempt.interval, heard - attempt.last_data)
+            for attempt in attempts
+            if attempt.interval and not attempt.is_paused
+        ]
+        return sum(intervals) / len(intervals) if intervals else 0.0
+
+    def _is_late(self, node: Node, since: float, attempt: Watched, now: float) -> bool:
+        """Whether a continuation has no token yet though its node has usually one by then."""
+        waited = now - max(since, self._awake_since) - self._lateness
+        usual = node.first_token.longest_usual(attempt.prompt_size, QUIET)
+        return waited > attempt.patience * usual
 
     def _silence(self, attempt: Watched, now: float) -> float:
         return now - max(attempt.last_data, self._awake_since) - self._lateness

@@ -62,6 +62,9 @@ class Overseer(Protocol):
     def hedge(self, run: AttemptRun) -> None:
         """It is silent: try it elsewhere as well."""
 
+    def hasten(self, run: AttemptRun) -> None:
+        """The answer waits for it unusually long: the same, if nobody waits for a place."""
+
     def migrate(self, run: AttemptRun) -> None:
         """Its node is being emptied: go on elsewhere."""
 
@@ -96,6 +99,10 @@ class AttemptRun:
     is_paused: bool = False
     is_hedged: bool = False
     is_overtaken: bool = False
+    awaited_since: float | None = None
+    """Since when the answer stands still until this attempt has a token; None: it does not."""
+    patience: float = 1.0
+    """How many times the usual that may take; see ``hedge.Hedge``."""
     engine_finished: bool = False
     """Whether the engine itself said that the request is over."""
     _started: float = 0.0
@@ -136,6 +143,8 @@ class AttemptRun:
         if self.known:
             self._suppressor = Suppressor(self.known, list(session.log.token_ids))
         self._is_plain = not (self.screening or self._suppressor or session.request.stop)
+        if self.silent_since is not None and self._is_plain:
+            self.awaited_since = self._started
         session.log.note(
             attempt_started(session, self.node, self.number, self.kind, self.grade, self.generation)
         )
@@ -243,7 +252,8 @@ class AttemptRun:
         """Data has come. Raises ``Overtaken`` if nobody wants it."""
         if self.is_overtaken:
             raise Overtaken
-        if self.is_hedged:
+        # While the answer stands still only a token counts: it may take several reads.
+        if self.is_hedged and self.awaited_since is None:
             self.overseer.moved(self)
         now = asyncio.get_running_loop().time()
         self._note_data(self._limit.moved(now, conf().gateway_silence))
@@ -264,6 +274,10 @@ class AttemptRun:
     def hedge(self) -> None:
         """It is silent: have it tried elsewhere as well."""
         self.overseer.hedge(self)
+
+    def hasten(self) -> None:
+        """Its reader waits for longer than for others."""
+        self.overseer.hasten(self)
 
     def migrate(self) -> None:
         """Its node is being emptied."""
@@ -414,6 +428,9 @@ class AttemptRun:
         if self._first_token is None:
             if not self.overseer.may_append(self):
                 raise Overtaken
+            self.awaited_since = None
+            if self.is_hedged:
+                self.overseer.moved(self)
             self._note_first_token()
 
     def _note_appended(self, count: int) -> None:

@@ -26,13 +26,18 @@ AGAIN_SECONDS = 1.0
 
 
 class Hedge:
-    """``run`` is set once it is prepared; ``task`` runs it and returns its finish reason."""
+    """``run`` is set once it is prepared; ``task`` runs it and returns its finish reason.
 
-    __slots__ = ("booking", "first", "run", "task")
+    ``patience``: how many times what is usual it may take to its first token before a third node is
+    asked. It doubles each time: were all nodes slower than usual, none would ever come to it.
+    """
 
-    def __init__(self, first: AttemptRun, booking: Booking) -> None:
+    __slots__ = ("booking", "first", "patience", "run", "task")
+
+    def __init__(self, first: AttemptRun, booking: Booking, patience: float) -> None:
         self.first = first
         self.booking = booking
+        self.patience = patience
         self.run: AttemptRun | None = None
         self.task: asyncio.Task[str]
 
@@ -88,7 +93,7 @@ class Hedging:
             return
         booking = self._placement.beside(first.node)
         if booking is not None:
-            self._begin(first, booking)
+            self._begin(first, booking, 1.0)
 
     def begin_again(self, silent: AttemptRun) -> None:
         """The hedge is silent, too: have a third node try, if there is a place now."""
@@ -99,15 +104,14 @@ class Hedging:
         if booking is not None:
             metrics.hedge("failed")
             self._give_up(hedge)
-            self._begin(hedge.first, booking)
+            self._begin(hedge.first, booking, 2 * hedge.patience)
 
-    def _begin(self, first: AttemptRun, booking: Booking) -> None:
+    def _begin(self, first: AttemptRun, booking: Booking, patience: float) -> None:
         first.is_hedged = True
-        self._pending = hedge = Hedge(first, booking)
+        self._pending = hedge = Hedge(first, booking, patience)
         hedge.task = asyncio.create_task(self._run(hedge), name="hedge")
         hedge.task.add_done_callback(lambda _: self._ended(hedge))
-        silent = round((asyncio.get_running_loop().time() - first.last_data) * 1000)
-        self._note("hedged", hedge, silent_ms=silent)
+        self._note("hedged", hedge, silent_ms=round(_waited(first) * 1000))
 
     async def _run(self, hedge: Hedge) -> str:
         self._session.sign_log()  # whoever has seen the silence began this task
@@ -117,6 +121,7 @@ class Hedging:
                 if not isinstance(run, AttemptRun):
                     raise AttemptFailed(Cause.MISMATCH, "the node has no room for this answer")
                 run.failed_at = run.silent_since = hedge.first.last_data
+                run.patience = hedge.patience
                 hedge.run = run
                 if hedge is not self._pending:
                     self._prepared(run)
@@ -140,9 +145,10 @@ class Hedging:
     def _explain(self, first: AttemptRun) -> None:
         """It did not fail, but it was silent for longer than its reader was to wait."""
         cause = Cause.STALLED if first.has_begun else Cause.NO_FIRST_TOKEN
-        silence = asyncio.get_running_loop().time() - first.last_data
+        silence = _waited(first)
+        what = "data" if first.awaited_since is None else "token"
         failure = AttemptFailed(
-            cause, f"no data for {silence:.1f} s", evidence=first.generation.watch.facts()
+            cause, f"no {what} for {silence:.1f} s", evidence=first.generation.watch.facts()
         )
         self._shared.attributor.failed(
             first.node, self._session.id, first.number, failure, silence, overtaken=True
@@ -206,3 +212,9 @@ class Hedging:
                 node=hedge.booking.node.name, silent=hedge.first.node.name, **data,
             )
         )  # fmt: skip
+
+
+def _waited(first: AttemptRun) -> float:
+    """Seconds for which the answer has stood still by this attempt."""
+    since = first.last_data if first.awaited_since is None else first.awaited_since
+    return asyncio.get_running_loop().time() - since

@@ -397,6 +397,11 @@ class StreamRunner:
         else:
             self._hedging.begin_again(run)
 
+    def hasten(self, run: AttemptRun) -> None:
+        """The answer waits for an attempt unusually long; others may have nowhere to go on at all."""
+        if not self._shared.continuations.waiting:
+            self.hedge(run)
+
     def migrate(self, run: AttemptRun) -> None:
         """The node of an attempt is being emptied: go on elsewhere as soon as there is a place."""
         if run is not self._current or self._reserved is not None or self._hedging.is_pending:

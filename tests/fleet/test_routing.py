@@ -284,7 +284,7 @@ def test_a_continuation_prefers_a_node_that_is_not_slow():
     slow, quick = node(0, interval=0.2, in_flight=2), node(1, interval=0.05, in_flight=5)
     assert choose([slow, quick], CONTINUED, NOW) is quick
     assert choose([slow, quick], NEW, NOW) is slow
-    nearly = node(2, interval=0.09)
+    nearly = node(2, interval=0.07)
     assert choose([quick, nearly], CONTINUED, NOW) is nearly
 
 
