@@ -64,6 +64,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
+class Refusal(logging.Filter):
+    """Of a request that was refused as it should be (403, 404) one line: no traceback, it is no fault."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR:
+            record.exc_info = None
+        return True
+
+
 FORMATTERS: dict[str, type[logging.Formatter]] = {"text": LineFormatter, "json": JsonFormatter}
 
 

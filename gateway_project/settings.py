@@ -183,10 +183,12 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": formatters(LOG_FORMAT),
+    "filters": {"refusal": {"()": "gateway_project.logs.Refusal"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "django": {"handlers": [], "level": LOG_LEVEL, "propagate": True},
+        "django.request": {"filters": ["refusal"]},
         # Every probe and every proxied request would be a line.
         "httpx": {"level": "WARNING"},
         "daphne.http_protocol": {"level": "WARNING"},

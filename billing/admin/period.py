@@ -41,7 +41,7 @@ class TotalInline(ReadOnlyInline):
     ordering = ["currency"]
     fields = ["currency", "shown_lines", "exact_sum", "rounded_sum", "rule"]
     readonly_fields = ["shown_lines", "exact_sum", "rounded_sum"]
-    verbose_name_plural = "totals"
+    verbose_name_plural = "totals, from the close on"
 
     @admin.display(description="lines")
     def shown_lines(self, total: PeriodTotal) -> str:

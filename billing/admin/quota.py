@@ -40,7 +40,7 @@ class QuotaUseAdmin(OfTenant, BillingPages, ReadOnlyAdmin):
     def used(self, use: QuotaUse) -> str:
         return count(use.tokens)
 
-    @admin.display(description="of")
+    @admin.display(description="token limit")
     def token_limit(self, use: QuotaUse) -> str:
         limit = use.account.token_limit
         return "no limit" if limit is None else count(limit)
@@ -50,16 +50,20 @@ class QuotaUseAdmin(OfTenant, BillingPages, ReadOnlyAdmin):
         return count(use.reserved_tokens)
 
     @admin.display(description="spent")
-    def spent_shown(self, use: QuotaUse) -> SafeString:
+    def spent_shown(self, use: QuotaUse) -> SafeString | str:
+        if use.account.spend_limit is None and not use.spent:
+            return "-"  # what is spent is only counted against a limit
         return amount_cell(use.spent, use.currency)
 
-    @admin.display(description="of")
+    @admin.display(description="spend limit")
     def spend_limit(self, use: QuotaUse) -> SafeString | str:
         account = use.account
         if account.spend_limit is None:
             return "no limit"
         return amount_cell(account.spend_limit, account.spend_currency)
 
-    @admin.display(description="reserved")
-    def reserved_spend_shown(self, use: QuotaUse) -> SafeString:
+    @admin.display(description="reserved of it")
+    def reserved_spend_shown(self, use: QuotaUse) -> SafeString | str:
+        if use.account.spend_limit is None and not use.reserved_spend:
+            return "-"
         return amount_cell(use.reserved_spend, use.currency)

@@ -35,10 +35,13 @@ _SETTINGS = (
     "max_connections", "superuser_reserved_connections", "statement_timeout", "lock_timeout",
     "idle_in_transaction_session_timeout", "transaction_timeout",
 )  # fmt: skip
-# What a role may not see of others counts all the same.
+# Of other roles' connections PostgreSQL tells who has them and where, but not what they are and do,
+# unless we are a member of pg_read_all_stats. They count all the same.
 _ACTIVITY = """
-SELECT count(*), coalesce(max(extract(epoch FROM now() - xact_start)), 0)::float8
-FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+SELECT count(*), count(*) FILTER (WHERE backend_type IS NULL),
+    coalesce(max(extract(epoch FROM now() - xact_start)), 0)::float8
+FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+AND coalesce(backend_type = 'client backend', datid IS NOT NULL AND usesysid IS NOT NULL)
 """
 _STANDBYS = """
 SELECT application_name, coalesce(sync_state, '?'), extract(epoch FROM replay_lag)::float8
@@ -59,7 +62,10 @@ class Standby:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Times in seconds. ``settings`` are those of our role, as a gateway's connection has them."""
+    """Times in seconds. ``settings`` are those of our role, as a gateway's connection has them.
+
+    ``veiled_connections``: those of other roles, of which our role is not told what they do.
+    """
 
     version: int
     round_trip: float
@@ -67,6 +73,7 @@ class Server:
     settings: Mapping[str, str]
     clock_offset: float
     connections: int
+    veiled_connections: int
     oldest_transaction: float
     in_recovery: bool
     transaction_age: int
@@ -126,7 +133,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY(%s)",
         (list(_SETTINGS),),
     ).fetchall()
-    connections, oldest = _row(connection, _ACTIVITY)
+    connections, veiled, oldest = _row(connection, _ACTIVITY)
     (age,) = _row(
         connection, "SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()"
     )
@@ -137,6 +144,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
         settings=dict(found),
         clock_offset=difference(theirs, before, after),
         connections=connections,
+        veiled_connections=veiled,
         oldest_transaction=oldest,
         in_recovery=in_recovery,
         transaction_age=age,
@@ -219,6 +227,13 @@ def judge_server(server: Server, *, is_remote: bool) -> Iterator[Finding]:
             "long transactions",
             f"one has been open for {server.oldest_transaction / 60:.0f} min: nothing that was deleted since is freed",
             "Find it in pg_stat_activity (by xact_start) and end it.",
+            DOC,
+        )
+    elif server.veiled_connections:
+        yield note(
+            "long transactions",
+            f"our role is not told of those of {server.veiled_connections} connections of other roles",
+            "GRANT pg_read_all_stats TO our role, or run the doctor as a role that has it.",
             DOC,
         )
     yield (
@@ -315,7 +330,7 @@ def _judge_timeouts(told: Mapping[str, str]) -> Iterator[Finding]:
         else note(
             "idle transactions",
             "are never ended: one that hangs holds back vacuum and the partitions of the log",
-            "ALTER ROLE … SET idle_in_transaction_session_timeout = '5min'.",
+            "ALTER ROLE … SET idle_in_transaction_session_timeout = '10min'.",
             DOC,
         )
     )

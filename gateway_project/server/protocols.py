@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import uuid
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -26,6 +27,10 @@ from streaming.errors import GatewayError, InvalidRequest, RequestTooLarge
 
 if TYPE_CHECKING:
     from gateway_project.server.server import GatewayServer
+
+# Twisted has phrases for the statuses of its time; of 429 it would say "Unknown Status".
+for _status in HTTPStatus:
+    http.RESPONSES.setdefault(_status.value, _status.phrase.encode())
 
 # How long a refused client may go on sending its body before the connection is closed. Closing
 # at once would reset the connection and take the answer with it.

@@ -129,7 +129,7 @@ class WithNodeOrders(WithPages):
             messages.error(request, str(refusal))
         else:
             self.log_change(request, node, order.done)
-            messages.success(request, f"{node}: {found if order.tells else order.done}")
+            messages.success(request, f"Node {node}: {found if order.tells else order.done}")
         return HttpResponseRedirect(reverse("admin:streaming_inferencenode_change", args=[node.pk]))
 
 

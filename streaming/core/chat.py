@@ -6,6 +6,7 @@ refused by name; a parameter at its default passes, whatever it is.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +88,9 @@ def parse_chat_request(body: Any) -> ChatRequest:
         if name in _ONLY_DEFAULT:
             # The types count too: to Python, True is 1.
             if not any(type(value) is type(d) and value == d for d in _ONLY_DEFAULT[name]):
-                raise NotSupported(name, f"This gateway does not support {name}={value!r:.80} yet.")
+                raise NotSupported(
+                    name, f"This gateway does not support {name}={json.dumps(value)[:80]} yet."
+                )
         elif name not in _KNOWN and name not in _INFORMATIVE:
             raise NotSupported(name, f"Unrecognized request argument supplied: {name:.80}")
     stream = _optional(body, "stream", _is_bool, "a boolean", False)

@@ -5,6 +5,7 @@ Whoever sends it reads it first and changes what they like.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -84,20 +85,22 @@ def _when(began: datetime, ended: datetime) -> str:
 def _meaning(hit: Hit) -> list[str]:
     told = []
     if hit.quiet:
-        told.append(f"{_number(hit.quiet)} went on without a pause that a reader would notice.")
+        told.append(
+            f"{_number(hit.quiet, hit.answers)} went on without a pause that a reader would notice."
+        )
     if hit.paused:
         pause = "" if hit.pause_ms is None else f" of up to about {_pause(hit.pause_ms)}"
-        told.append(f"{_number(hit.paused)} went on after a pause{pause}.")
+        told.append(f"{_number(hit.paused, hit.answers)} went on after a pause{pause}.")
     if hit.quiet or hit.paused:
         told.append("Where an answer went on, nothing of it was shown twice or left out.")
     if hit.waiting:
         told.append(
-            f"{_number(hit.waiting)} {_form(hit.waiting, 'waits for its reader, and goes', 'wait for their readers, and go')}"
+            f"{_number(hit.waiting, hit.answers)} {_form(hit.waiting, 'waits for its reader, and goes', 'wait for their readers, and go')}"
             " on when the reader comes back."
         )
     if hit.lost:
         told.append(
-            f"{_number(hit.lost)} {_form(hit.lost, 'was', 'were')} broken off;"
+            f"{_number(hit.lost, hit.answers)} {_form(hit.lost, 'was', 'were')} broken off;"
             " readers kept what they had been shown until then."
         )
     return told
@@ -113,8 +116,8 @@ def _money(hit: Hit) -> list[str]:
     return told
 
 
-def _number(count: int) -> str:
-    return "1 of them" if count == 1 else f"{count:,} of them"
+def _number(count: int, answers: int) -> str:
+    return "It" if answers == 1 else f"{count:,} of them"
 
 
 def _form(count: int, one: str, many: str) -> str:
@@ -126,9 +129,9 @@ def _list(words: Sequence[str]) -> str:
 
 
 def _pause(milliseconds: float) -> str:
-    seconds = milliseconds / 1000
-    if seconds < 1:
-        return f"{max(seconds, 0.1):.1f} seconds"
-    if seconds < 90:
-        return "1 second" if round(seconds) == 1 else f"{round(seconds)} seconds"
-    return f"{round(seconds / 60)} minutes"
+    """Rounded up: it is told as the longest."""
+    tenths = max(1, math.ceil(milliseconds / 100))
+    if tenths < 100:
+        return "1 second" if tenths == 10 else f"{tenths / 10:g} seconds"
+    seconds = math.ceil(milliseconds / 1000)
+    return f"{seconds} seconds" if seconds < 90 else f"{math.ceil(seconds / 60)} minutes"

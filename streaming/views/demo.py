@@ -89,6 +89,13 @@ def widget(request: HttpRequest) -> HttpResponse:
 def nodes(request: HttpRequest) -> HttpResponse:
     """The engine nodes and how they are; ``killable`` is null for nodes that are not ours to kill."""
     children = demo_nodes.read_children()
+    # What is drained and not ours is no engine behind this page: sample data has such nodes.
+    behind = [
+        node
+        for node in InferenceNode.objects.order_by("name")
+        if node.admin_state != InferenceNode.Admin.DRAINED
+        or demo_nodes.is_killable(node, children) is not None
+    ]
     rows = [
         {
             "name": node.name,
@@ -99,7 +106,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
             "admin_state": node.admin_state,
             "killable": demo_nodes.is_killable(node, children),
         }
-        for node in InferenceNode.objects.order_by("name")
+        for node in behind
     ]
     return JsonResponse(rows, safe=False)
 

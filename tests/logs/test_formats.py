@@ -8,6 +8,8 @@ import logging
 import math
 
 import pytest
+from django.contrib.auth.models import User
+from django.test import Client
 
 from gateway_project.logs import JsonFormatter, LineFormatter
 from streaming.core import log_fields
@@ -104,3 +106,13 @@ def test_lines_for_people_say_it_too():
     line = LineFormatter().format(record("done", tokens=3))
     log_fields.begin()
     assert line.endswith("INFO t done tokens=3 session_id=s")
+
+
+@pytest.mark.django_db
+def test_who_may_not_see_a_page_leaves_one_line(client: Client, caplog: pytest.LogCaptureFixture):
+    """No traceback: nothing is wrong."""
+    client.force_login(User.objects.create_user("nobody", is_staff=True))
+    assert client.get("/admin/streaming/streamsession/").status_code == 403
+    (refused,) = [one for one in caplog.records if one.name == "django.request"]
+    assert refused.levelname == "WARNING"
+    assert "\n" not in LineFormatter().format(refused)

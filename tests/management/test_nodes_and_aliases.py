@@ -154,7 +154,8 @@ def test_what_is_done_to_a_name_is_done_to_its_addresses():
 
 def test_aliases_of_all_and_of_one_tenant_live_side_by_side():
     Tenant.objects.create(name="acme")
-    run("model_alias", "set", "chat-default", "small")
+    told = run("model_alias", "set", "chat-default", "small")
+    assert "No node was seen serving small so far." in told
     run("model_alias", "set", "chat-default", "large", "--tenant", "acme")
     run("model_alias", "set", "chat-default", "medium")
     assert set(ModelAlias.objects.values_list("tenant__name", "model")) == {

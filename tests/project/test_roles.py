@@ -112,6 +112,7 @@ def test_a_superuser_is_told_to_be_one(alice):
     alice.save()
     told = call("give", "support", "alice")
     assert "They are a superuser: they may do everything, whatever their roles." in told
+    assert "superuser, support" in call()
 
 
 def test_a_tenant_admin_sees_the_tenants_that_are_named(alice):

@@ -22,6 +22,7 @@ async def test_failure_before_the_head_is_a_500(server, path):
 async def test_gateway_error_before_the_head_is_its_status(server):
     response = await server.get("/fail/gateway-error")
     assert response.status_code == 429
+    assert response.reason_phrase == "Too Many Requests"
     assert response.headers["retry-after"] == "2"
     assert response.json()["error"]["code"] == "rate_limit_exceeded"
 

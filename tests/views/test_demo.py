@@ -106,6 +106,10 @@ def test_nothing_on_the_pages_is_inline(client, settings, demo):
 
 def test_the_nodes_say_how_they_are_and_which_can_be_killed(client, settings, demo, node, child):
     InferenceNode.objects.create(name="gpu", dialect="vllm", base_url="http://gpu:8000")
+    # Sample data: no engine stands behind the page by that name.
+    InferenceNode.objects.create(
+        name="gpu-7", dialect="vllm", base_url="http://gpu-7:8000", admin_state="drained"
+    )
     note_children(settings, **{"node-a": identity(child)})
     other, mine = client.get("/demo/nodes").json()
     assert mine == {

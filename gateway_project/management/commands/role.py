@@ -44,7 +44,7 @@ class Command(BaseCommand):
                 self._say_what_is_seen(user)
             else:
                 staff.take_role(user, role, by=operator_name())
-                self.stdout.write(f"{user} does not have the role {role}.")
+                self.stdout.write(f"{user} no longer has the role {role}.")
         except Refused as refusal:
             raise CommandError(str(refusal)) from refusal
 
@@ -62,13 +62,17 @@ def _everybody() -> str:
     rows = [
         (
             user.username,
-            ", ".join(user.groups.order_by("name").values_list("name", flat=True))
-            or ("superuser" if user.is_superuser else "-"),
+            ", ".join(_roles_of(user)) or "-",
             "all" if user.has_perm("streaming.all_tenants") else _tenants_of(user) or "none",
         )
         for user in User.objects.filter(is_staff=True, is_active=True).order_by("username")
     ]
     return table(("USER", "ROLES", "TENANTS"), rows)
+
+
+def _roles_of(user: User) -> list[str]:
+    roles = list(user.groups.order_by("name").values_list("name", flat=True))
+    return ["superuser", *roles] if user.is_superuser else roles
 
 
 def _tenants_of(user: User) -> str:

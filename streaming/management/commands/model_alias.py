@@ -11,6 +11,7 @@ from streaming.management.operator import operator_name
 from streaming.management.table import table
 from streaming.services.aliases import list_aliases, remove_alias, set_alias
 from streaming.services.refused import Refused
+from streaming.services.switches import served_models
 
 
 class Command(BaseCommand):
@@ -39,6 +40,8 @@ class Command(BaseCommand):
                         by=operator_name(),
                     )  # fmt: skip
                     self.stdout.write(f"{row} for {tenant or 'all tenants'}")
+                    if row.model not in served_models():
+                        self.stdout.write(f"No node was seen serving {row.model} so far.")
                 case "remove":
                     remove_alias(alias=options["alias"], tenant_name=tenant, by=operator_name())
                     self.stdout.write(f"Removed {options['alias']} for {tenant or 'all tenants'}.")

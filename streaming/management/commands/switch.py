@@ -40,7 +40,7 @@ class Command(BaseCommand):
                 raise CommandError("Say for what: either --node NAME or --model NAME.")
             elif node:
                 switches.switch_node(node, switch, to, by=operator_name())
-                self.stdout.write(f"{switch} is {to} on node {node}.")
+                self.stdout.write(f"{switch} is {to} on {node}.")
             else:
                 switches.switch_model(model, switch, to, by=operator_name())
                 self.stdout.write(f"{switch} is {to} for model {model} on all nodes.")

@@ -177,7 +177,7 @@ function show(board) {
   fill("newest", board.newest.map((one) => ({
     id: one.id,
     cells: [
-      text(clock.format(new Date(one.at)), "together"),
+      text(dayAndClock.format(new Date(one.at)), "together"),
       link("session", one.id, one.reference, "unbroken-id"),
       badges([one.outcome, one.noticed && "noticed"]), text(one.cause),
       ...(limited ? [] : [name(one.node)]), name(one.tenant), name(one.model),
@@ -247,7 +247,9 @@ function draw(what) {
     svg.append(line);
   }
   line.setAttribute("points", places.join(" "));
-  root.querySelector(`[data-range=${what}]`).textContent = `(at most ${figure(Math.round(most))} in five minutes)`;
+  // They begin when somebody looks: nothing is known of the time before.
+  const seconds = Math.round((last - kept[0].at) / 1000);
+  root.querySelector(`[data-range=${what}]`).textContent = `(at most ${figure(Math.round(most))} in these ${figure(seconds)} s)`;
 }
 
 // Where the figures come from
