@@ -11,23 +11,22 @@ from typing import Protocol
 
 from streaming import metrics
 from streaming.conf import conf
-from streaming.core.boundary import CleanBoundary
-from streaming.core.chunks import Token, TokenChunk
+from streaming.core.chunks import TokenChunk
 from streaming.core.failures import AttemptFailed, Cause, RejectedByEngine
 from streaming.core.pace import Pace
-from streaming.core.seams import SeamGrade, Suppressor
+from streaming.core.seams import SeamGrade
 from streaming.core.state import SessionState
-from streaming.core.stop_strings import StopMatcher
 from streaming.engines.base import Generation, TokenStream
 from streaming.fleet.continuations import Booking
 from streaming.fleet.nodes import Node
 from streaming.metrics.plain import Samples
 from streaming.runtime.attempt_record import answer_went_on, attempt_ended, attempt_started
+from streaming.runtime.intake import Intake
 from streaming.runtime.limits import LimitTimer, silence_limit
 from streaming.runtime.live import LiveSession
 from streaming.runtime.quality import variant_label
-from streaming.runtime.records import now, session_changed
-from streaming.runtime.screening import Portion, Screening
+from streaming.runtime.records import now
+from streaming.runtime.screening import Screening
 from streaming.runtime.turns import Turn
 from streaming.tracing import AttemptSpan
 
@@ -103,8 +102,6 @@ class AttemptRun:
     """Since when the answer stands still until this attempt has a token; None: it does not."""
     patience: float = 1.0
     """How many times the usual that may take; see ``hedge.Hedge``."""
-    engine_finished: bool = False
-    """Whether the engine itself said that the request is over."""
     _started: float = 0.0
     _gaps: Samples = field(init=False)
     _pace: Pace = field(default_factory=Pace)
@@ -114,36 +111,20 @@ class AttemptRun:
     _finish: str | None = None
     _raised: Exception | None = None
     """What went wrong with what was received."""
-    _rehearse_at: int | None = None
     _interruption: AttemptFailed | None = None
     _first_token: float | None = None
     _first_token_at: datetime | None = None
     _recovery_ms: float | None = None
-    _first_seq: int = 0
-    _last_seq: int = 0
-    """Of its own tokens: others append to the same log. 0: it has none."""
-    _generated: int = 0
-    """Tokens read from the engine."""
-    _appended: int = 0
-    """Of them, those in the log."""
-    _boundary: CleanBoundary = field(default_factory=CleanBoundary)
-    _stops: StopMatcher = field(default_factory=lambda: StopMatcher(()))
-    _suppressor: Suppressor | None = None
-    _is_plain: bool = False
-    """Whether its tokens go into the log as they come."""
+    _intake: Intake = field(init=False)
 
     async def run(self) -> str:
         """Run it; returns the finish reason. Raises ``AttemptFailed`` or ``RejectedByEngine``."""
         session = self.session
         loop = asyncio.get_running_loop()
         self._started = self.last_data = loop.time()
-        self._first_seq = session.log.last_seq + 1
-        self._stops = StopMatcher(session.request.stop)
+        self._intake = Intake(session, self.number, self.known, self.screening, self._before_tokens)
         self._gaps = metrics.pace(self.node.name, session.model)
-        if self.known:
-            self._suppressor = Suppressor(self.known, list(session.log.token_ids))
-        self._is_plain = not (self.screening or self._suppressor or session.request.stop)
-        if self.silent_since is not None and self._is_plain:
+        if self.silent_since is not None and self._intake.is_plain:
             self.awaited_since = self._started
         session.log.note(
             attempt_started(session, self.node, self.number, self.kind, self.grade, self.generation)
@@ -179,8 +160,6 @@ class AttemptRun:
 
     async def _read(self) -> str:
         loop = asyncio.get_running_loop()
-        rehearsals = [n for n in self.session.rehearsal if n >= self.session.log.last_seq]
-        self._rehearse_at = min(rehearsals, default=None)
         stream = self.node.dialect.generate(self.generation)
         async with aclosing(stream):
             try:
@@ -215,6 +194,11 @@ class AttemptRun:
         raise AttemptFailed(Cause.CLOSED, "the stream ended without a finish")
 
     @property
+    def engine_finished(self) -> bool:
+        """Whether the engine itself said that the request is over."""
+        return self._intake.engine_finished
+
+    @property
     def interval(self) -> float:
         """Its usual time between two reads, in seconds; 0: not known."""
         return self._pace.mean
@@ -232,7 +216,7 @@ class AttemptRun:
         """What one network read brought, at the moment at which it came; see ``TokenStream.pour``."""
         try:
             self._note_read()
-            self._finish = self._take(chunks)
+            self._finish = self._intake.take(chunks)
         except Exception as exc:  # noqa: BLE001  it belongs to our task, not to the connection
             self._raised = exc
             return False
@@ -243,7 +227,7 @@ class AttemptRun:
         async for chunks in stream:
             self._note_read()
             with self._limit.paused():
-                self._finish = await self._take_moderated(chunks)
+                self._finish = await self._intake.take_moderated(chunks)
             if self._finish is not None:
                 return
             await self._let_it_be_written()
@@ -312,130 +296,14 @@ class AttemptRun:
             self.node.first_token.note(now - self.last_data, self.prompt_size)
         self.last_data = now
 
-    def _take(self, chunks: list[TokenChunk]) -> str | None:
-        """Append what one network read brought; the finish reason if it brought the end."""
-        if self._is_plain and self._rehearse_at is None:
-            return self._take_plain(chunks)
-        for chunk in chunks:
-            finish = self._keep(self._portion(chunk))
-            if finish is not None:
-                return finish
-        return None
-
-    def _take_plain(self, chunks: list[TokenChunk]) -> str | None:
-        """``_take`` where nothing is held back, changed or compared: all of it goes in together."""
-        log = self.session.log
-        if log.lost is not None:
-            raise log.lost
-        ids: list[int] = []
-        texts: list[str] = []
-        finish = None
-        ends_surely = True
-        for chunk in chunks:
-            count = len(chunk.token_ids)
-            self._generated += count
-            if self._boundary.join(chunk, ids, texts):
-                ends_surely = count == 1
-            finish = chunk.finish_reason
-            if finish is not None:
-                break
-        self.engine_finished = finish is not None
-        if ids:
-            self._before_tokens()
-            log.extend(ids, texts, self.number, ends_surely=ends_surely)
-            self._note_appended(len(ids))
-        if finish is not None:
-            self._note_finish(finish)
-        return finish
-
-    async def _take_moderated(self, chunks: list[TokenChunk]) -> str | None:
-        """``_take``, where somebody is asked before anything is shown."""
-        assert self.screening is not None
-        for chunk in chunks:
-            portion = await self.screening.judged(self._portion(chunk))
-            finish = self._keep(portion)
-            if finish is not None:
-                return finish
-        return None
-
-    def _portion(self, chunk: TokenChunk) -> Portion:
-        """What of a chunk may be shown. Raises ``AttemptFailed``."""
-        self._generated += len(chunk.token_ids)
-        if self.session.log.lost is not None:
-            raise self.session.log.lost
-        tokens = self._boundary.feed(chunk)
-        # What content rules have changed can only be compared with what they have changed, too.
-        compared_last = self.screening is not None
-        if self._suppressor is not None and not compared_last:
-            tokens = self._suppressor.feed(tokens)
-        stopped = False
-        if tokens and self.session.request.stop:
-            tokens, stopped = self._stops.feed(tokens)
-        self.engine_finished = chunk.finish_reason is not None
-        finish = "stop" if stopped else chunk.finish_reason
-        if finish is not None and not stopped:
-            tokens = [*tokens, *self._stops.flush()]
-        ends_surely = len(chunk.token_ids) == 1 and not self._stops.held_tokens
-        portion = Portion(tokens, finish, ends_surely)
-        if self.screening is not None:
-            portion = self.screening.screen(portion, self._suppressor)
-        if (
-            portion.finish is not None
-            and self._suppressor is not None
-            and not self._suppressor.done
-        ):
-            raise AttemptFailed(Cause.MISMATCH, "the regenerated answer ended too early")
-        return portion
-
-    def _keep(self, portion: Portion) -> str | None:
-        """Append it; its finish reason. Raises ``AttemptFailed`` where a test wants that."""
-        log, rehearse_at = self.session.log, self._rehearse_at
-        tokens = portion.tokens
-        # A match of a content rule is never cut in two, nor is anything asked for behind the end.
-        may_rehearse = self.screening is None or portion.finish is None
-        if may_rehearse and rehearse_at is not None and log.last_seq + len(tokens) > rehearse_at:
-            if self.screening is None:
-                tokens = tokens[: rehearse_at - log.last_seq]
-                # The log never ends inside a character, where tokens have no text yet.
-                while tokens and not tokens[-1].text:
-                    tokens.pop()
-            self._append(tokens, portion)
-            self.session.rehearsal.remove(rehearse_at)
-            raise AttemptFailed(Cause.REHEARSAL, f"rehearsed after token {rehearse_at}")
-        self._append(tokens, portion)
-        if portion.finish is not None:
-            self._note_finish(portion.finish)
-        return portion.finish
-
-    def _note_finish(self, finish: str) -> None:
-        """Store it in the flush of the last tokens: whoever takes the session over before its
-        terminal record is written must know that no engine may be asked for more."""
-        session = self.session
-        session.finish_reason = finish
-        session.log.record(session_changed(session.id, finish_reason=finish))
-
-    def _append(self, tokens: list[Token], portion: Portion) -> None:
-        before = self.session.log.last_seq
-        if tokens:
-            self._before_tokens()
-            self.session.log.append(tokens, self.number, ends_surely=portion.ends_surely)
-            self._note_appended(len(tokens))
-        if portion.hits and self.screening is not None:
-            self.screening.note(portion.hits, before)
-
     def _before_tokens(self) -> None:
         """Raises ``Overtaken`` before the first of them, if another attempt was faster."""
-        if self._first_token is None:
-            if not self.overseer.may_append(self):
-                raise Overtaken
-            self.awaited_since = None
-            if self.is_hedged:
-                self.overseer.moved(self)
-            self._note_first_token()
-
-    def _note_appended(self, count: int) -> None:
-        self._appended += count
-        self._last_seq = self.session.log.last_seq
+        if not self.overseer.may_append(self):
+            raise Overtaken
+        self.awaited_since = None
+        if self.is_hedged:
+            self.overseer.moved(self)
+        self._note_first_token()
 
     def _note_first_token(self) -> None:
         session = self.session
@@ -497,24 +365,21 @@ class AttemptRun:
         """Where the prompt was sent as text, the engine tells its length."""
         reported = self.generation.usage.prompt_tokens
         if self.session.prompt_tokens is None and reported is not None:
-            answer = 0 if self.grade is SeamGrade.REGENERATED else self._first_seq - 1
+            answer = 0 if self.grade is SeamGrade.REGENERATED else self._intake.first_seq - 1
             self.session.prompt_tokens = reported - answer
 
     def _ended(self, reason: str, detail: str) -> None:
         """Write down how it went. Tokens without text yet, or held back, are discarded."""
-        log, loop = self.session.log, asyncio.get_running_loop()
-        repeated = self._suppressor.repeated_tokens if self._suppressor is not None else 0
-        # Without text yet, held back, behind a stop string, or of an attempt that was overtaken.
-        discarded = self._generated - self._appended - repeated
-        self.discarded = discarded + repeated
+        log, loop, intake = self.session.log, asyncio.get_running_loop(), self._intake
+        self.discarded = intake.discarded + intake.repeated
         noticed_after = None
         if reason not in ("finished", "cancelled", "migrated"):
             noticed_after = loop.time() - self.last_data
         metrics.attempt_ended(
             self.node.name,
             reason,
-            discarded=discarded,
-            repeated=repeated,
+            discarded=intake.discarded,
+            repeated=intake.repeated,
             detection_seconds=None if reason in ("overtaken", "rejected") else noticed_after,
         )
         logger.info(
@@ -522,7 +387,7 @@ class AttemptRun:
             extra={
                 "kind": self.kind,
                 "reason": reason,
-                "tokens": self._appended,
+                "tokens": intake.appended,
                 "seconds": round(loop.time() - self._started, 3),
             },
         )
@@ -530,7 +395,7 @@ class AttemptRun:
             self.span.end(
                 reason,
                 is_failure=reason not in UNREMARKABLE_ENDS,
-                output_tokens=self._generated,
+                output_tokens=intake.generated,
                 seam_grade=self.grade.value if self.grade else "",
             )
         if self.screening is not None:
@@ -543,15 +408,15 @@ class AttemptRun:
                 reason=reason,
                 detail=detail,
                 grade=self.grade,
-                seqs=(self._first_seq, self._last_seq) if self._last_seq else None,
+                seqs=(intake.first_seq, intake.last_seq) if intake.last_seq else None,
                 first_token_at=self._first_token_at,
                 ttft_ms=None if first is None else (first - self._started) * 1000,
                 detection_ms=None if noticed_after is None else noticed_after * 1000,
                 recovery_ms=self._recovery_ms,
-                generated=self._generated,
-                discarded=discarded,
-                repeated=repeated,
+                generated=intake.generated,
+                discarded=intake.discarded,
+                repeated=intake.repeated,
                 usage=self.generation.usage,
-                engine_finished=self.engine_finished,
+                engine_finished=intake.engine_finished,
             )
         )
