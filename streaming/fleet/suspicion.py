@@ -89,8 +89,6 @@ class Suspicion:
         self._examinations: dict[Node, asyncio.Task[None]] = {}
         self._still: set[Node] = set()
         """Nodes that stand still as far as can be told: what is silent there is tried elsewhere."""
-        self._left: set[Node] = set()
-        """Of those that are being examined: nodes that a stream has left because of its silence."""
         self._due = 0.0
         """When the next tick is to come."""
         self._awake_since = 0.0
@@ -117,14 +115,21 @@ class Suspicion:
     def ended(self, node: Node, attempt: Watched) -> None:
         attempts = self._attempts[node]
         attempts.discard(attempt)
-        if attempt.is_overtaken:
-            self._left.add(node)
         if attempt.has_begun:
             node.last_data = max(node.last_data, attempt.last_data)
+            if attempt.is_overtaken and not any(other.has_begun for other in attempts):
+                self._note_left(node)
         if not attempts:
             del self._attempts[node]
             node.interval = 0.0
             self._still.discard(node)
+
+    def _note_left(self, node: Node) -> None:
+        """The last of its streams has gone on elsewhere: nothing that runs there shows how it is."""
+        now = asyncio.get_running_loop().time()
+        silence = now - max(node.last_data, self._awake_since) - self._lateness
+        if silence > QUIET and node.health is Health.UP:
+            self._doubt(node, "its streams were silent until they went on elsewhere", now)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -268,9 +273,7 @@ class Suspicion:
         Once it is suspect its health decides: the probe has it generate a token.
         """
         loop = asyncio.get_running_loop()
-        self._left.discard(node)
         progress: float | None = None
-        heard = node.last_data
         while True:
             asked = loop.time()
             try:
@@ -281,11 +284,6 @@ class Suspicion:
             now = loop.time()
             self._note_lateness(now)
             if not self._quiet(node, now) or not self._is_silent(node, now, EARLY):
-                begun = any(attempt.has_begun for attempt in self._attempts.get(node, ()))
-                # Those that are still there are excused: we were late ourselves, or it reads a prompt.
-                has_gone = node in self._left and not begun and node.last_data == heard
-                if has_gone and node.health is Health.UP:
-                    self._doubt(node, "its streams were silent until they went on elsewhere", now)
                 return
             overdue = self._overdue(node, now)
             longest = max((self._silence(attempt, now) for attempt in overdue), default=0.0)

@@ -40,6 +40,9 @@ MOST_SPARES = 128
 READ_SECONDS = 1.0
 SETTLED_SECONDS = 2.0
 """After an outage of the database every gateway looks dead until its next heartbeat."""
+AGAIN_SECONDS = 0.25
+"""From a probe that failed to the next one; twice that after each, up to ``HEALTH_INTERVAL``: many
+nodes are away for a moment only, and a stopped one answers the probe that waits for it."""
 FLOWING_SECONDS = 1.0
 """A node whose last data is younger than this works, whatever others say."""
 
@@ -335,9 +338,15 @@ class FleetWatch:
     async def _probe_forever(self, node: Node) -> None:
         hurry = self._hurry[node.id]
         loop = asyncio.get_running_loop()
+        again = AGAIN_SECONDS
         while True:
+            pause = conf().health_interval
+            if node.found_down_here:
+                pause, again = min(pause, again), min(pause, 2 * again)
+            else:
+                again = AGAIN_SECONDS
             try:
-                async with asyncio.timeout(conf().health_interval):
+                async with asyncio.timeout(pause):
                     await hurry.wait()
             except TimeoutError:
                 pass

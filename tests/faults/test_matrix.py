@@ -189,7 +189,9 @@ async def test_all_nodes_end_every_request_after_a_time(pair: Pair) -> None:
 async def test_a_second_failure_during_recovery(pair: Pair, kind: str) -> None:
     """A continuation fails before its first token; what is left is one node, and it goes on."""
     async with pair.streams(STREAMS, f"second {kind}", 90) as (_, ends):
-        pair.good.set_fault(kind=kind, after_tokens=0, times=3)  # meets new requests only
+        # New requests only; of what breaks off not so many that one answer could meet all of them.
+        times = 3 if kind == "freeze" else 1
+        pair.good.set_fault(kind=kind, after_tokens=0, times=times)
         pair.bad.kill()
         if kind == "freeze":  # a silent continuation needs a place to be tried beside it
             await until(lambda: pair.good.stats()["faults"] >= 3)
@@ -197,7 +199,7 @@ async def test_a_second_failure_during_recovery(pair: Pair, kind: str) -> None:
         seen = await ends
     assert_all_whole(pair.stack, seen)
     failed = [row for row in pair.attempts(seen) if row.number > 1 and row.end_reason != "finished"]
-    assert len(failed) >= 3, told(pair.attempts(seen))
+    assert len(failed) >= times, told(pair.attempts(seen))
     expected = {"reset": {"connection_reset"}, "error_done": {"engine_error"}, "freeze": SILENT}
     assert {row.end_reason for row in failed} <= expected[kind], told(failed)
 
