@@ -85,7 +85,9 @@ class Node:
     last_data: float = -math.inf
     """When an attempt of this process last got data from here; at most a tick of suspicion late."""
     interval: float = 0.0
-    """Mean of its streams' times between two reads, in seconds; 0: it has none."""
+    """Mean of its streams' times between two reads in this moment, in seconds; 0: it has none."""
+    usual_interval: float = 0.0
+    """The same, silences that still last left out, as it was last known."""
     first_token: FirstToken = field(default_factory=FirstToken)
     """Its times to first token."""
     leniency: Leniency = field(default_factory=Leniency)

@@ -28,6 +28,9 @@ EARLY = 0.6
 # What a lone stream may be silent before it is tried elsewhere, whatever the node says of itself.
 LONE_SILENCE = 2.0
 LONE_FACTOR = 4.0
+# Of a stream that has one token so far nothing is known: it may take as many times what its node usually
+# takes from token to token, or so many seconds where that is not known either.
+UNKNOWN_FACTOR, UNKNOWN_SECONDS = 2.0, 0.5
 # A stream is silent for longer than usual at every fiftieth token or so; three at once are not.
 MANY = 3
 ANSWER_SECONDS = 0.1
@@ -152,7 +155,7 @@ class Suspicion:
     def _look(self, node: Node, attempts: set[Watched], now: float) -> None:
         begun = [attempt.last_data for attempt in attempts if attempt.has_begun]
         node.last_data = max([node.last_data, *begun])
-        node.interval = self._interval(attempts, now)
+        self._note_pace(node, attempts, now)
         if not node.accepting:
             for attempt in list(attempts):
                 attempt.migrate()
@@ -182,19 +185,17 @@ class Suspicion:
             self._examinations[node] = task
             task.add_done_callback(lambda _: self._examinations.pop(node))
 
-    def _interval(self, attempts: Iterable[Watched], now: float) -> float:
-        """The time from token to token on a node, in seconds; 0: not known.
-
-        A silence that is longer by now than its stream's mean counts as it is: what has just become
-        slow, or has stopped, is known for it before its means have grown.
-        """
+    def _note_pace(self, node: Node, attempts: Iterable[Watched], now: float) -> None:
+        """A silence that is longer by now than its stream's mean counts as it is: what has just become
+        slow, or has stopped, is known for it before its means have grown."""
+        moving = [attempt for attempt in attempts if attempt.interval and not attempt.is_paused]
+        if not moving:
+            node.interval = 0.0
+            return
         heard = now - self._lateness
-        intervals = [
-            max(attempt.interval, heard - attempt.last_data)
-            for attempt in attempts
-            if attempt.interval and not attempt.is_paused
-        ]
-        return sum(intervals) / len(intervals) if intervals else 0.0
+        silences = (max(attempt.interval, heard - attempt.last_data) for attempt in moving)
+        node.interval = sum(silences) / len(moving)
+        node.usual_interval = sum(attempt.interval for attempt in moving) / len(moving)
 
     def _is_late(self, node: Node, since: float, attempt: Watched, now: float) -> bool:
         """Whether a continuation has no token yet though its node has usually one by then."""
@@ -223,8 +224,10 @@ class Suspicion:
 
     def _usual(self, node: Node, attempt: Watched) -> float:
         """Silence of an attempt that is usual, in seconds."""
-        if attempt.has_begun:
+        if attempt.has_begun and attempt.interval:
             return attempt.longest_usual(QUIET)
+        if attempt.has_begun:
+            return max(QUIET, UNKNOWN_FACTOR * node.usual_interval or UNKNOWN_SECONDS)
         if node.is_mute or node in self._still:
             # What was sent to a node that had already stopped has nothing to wait for.
             return QUIET + node.first_token.reading(attempt.prompt_size)

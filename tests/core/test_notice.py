@@ -22,7 +22,7 @@ def test_all_there_is_to_tell():
         "On 28 November 2026 between 02:14:03 and 02:14:05 UTC, one of the servers that write answers"
         " failed. 37 of your answers were affected.\n\n"
         "30 of them went on without a pause that a reader would notice. 4 of them went on after a"
-        " pause of up to about 0.6 seconds. Where an answer went on, nothing of it was shown twice or"
+        " pause of up to about 0.7 seconds. Where an answer went on, nothing of it was shown twice or"
         " left out. 1 of them waits for its reader, and goes on when the reader comes back. 2 of them"
         " were broken off; readers kept what they had been shown until then.\n\n"
         "Only what reached a reader is charged: 1.23 EUR for these answers. Of that, 0.50 EUR was"

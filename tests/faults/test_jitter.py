@@ -66,6 +66,21 @@ async def test_a_minute_of_jitter(start_stack: Callable[..., Stack]) -> None:
     )
 
 
+async def test_slow_engines_are_not_taken_for_silent(start_stack: Callable[..., Stack]) -> None:
+    """Four tokens a second: the first pause of each stream is longer than most are silent."""
+    slow = {"pace": 4}
+    with SimulatorProcess("vllm", **slow) as bad, SimulatorProcess("vllm", **slow) as good:
+        stack = start_stack(engine_nodes=nodes_of(bad=bad, good=good))
+        pair = Pair(stack, bad, good, stack.api_key())
+        async with pair.readers() as readers:
+            seen = await readers.ask_many(8, "slow", 6, "plain")
+        assert_all_whole(stack, seen)
+        attempts = pair.attempts(seen)
+        assert {row.kind for row in attempts} == {"first"}, told(attempts)
+        assert pair.events(seen)["hedged"] == 0
+        assert {row.node for row in attempts} == {"bad", "good"}
+
+
 @pytest.mark.soak
 async def test_ten_minutes_of_jitter(start_stack: Callable[..., Stack]) -> None:
     await asyncio.gather(

@@ -34,7 +34,7 @@ async def test_a_hedge_writes_in_the_name_of_its_session_whoever_has_seen_the_si
     def unused(*_: object) -> Any: ...
 
     hedging = Hedging(session, SimpleNamespace(turns=Turns()), None, Preparation(), unused, unused)
-    hedge = Hedge(None, SimpleNamespace(end=unused))
+    hedge = Hedge(None, SimpleNamespace(end=unused), 1.0)
     log_fields.begin(node="suspicion")
     with pytest.raises(AttemptFailed):
         await asyncio.create_task(hedging._run(hedge))

@@ -26,7 +26,7 @@ def node() -> InferenceNode:
 
 
 def test_a_switch_of_a_node_is_turned_and_noted(node):
-    assert "failover is off on node gpu-a" in run("failover", "off", "--node", "gpu-a")
+    assert "failover is off on gpu-a" in run("failover", "off", "--node", "gpu-a")
     run("defragment", "dry-run", "--node", "gpu-a")
     run("defragment", "dry_run", "--node", "gpu-a")  # is so already
     node.refresh_from_db()

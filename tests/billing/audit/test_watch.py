@@ -16,6 +16,12 @@ from tests.billing.audit.rows import settle, tamper, tell
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(autouse=True)
+def exports_of_its_own(settings, tmp_path):
+    """The manifests of exports publish heads; those of other tests are of other logs."""
+    settings.DATA_DIR = tmp_path / "data"
+
+
 def run(*arguments: object) -> str:
     out = StringIO()
     call_command("verify_audit", *map(str, arguments), stdout=out)
