@@ -236,10 +236,10 @@ function draw(what) {
   const svg = root.querySelector(`[data-chart=${what}]`);
   const points = kept.filter((point) => typeof point[what] === "number");
   const last = kept.at(-1).at;
-  const most = Math.max(1, ...points.map((point) => point[what]));
+  const most = Math.max(0, ...points.map((point) => point[what]));
   const places = points.map((point) => {
     const x = 300 - ((last - point.at) / (KEPT * 1000)) * 300;
-    return `${x.toFixed(1)},${(46 - (point[what] / most) * 44).toFixed(1)}`;
+    return `${x.toFixed(1)},${(46 - (point[what] / (most || 1)) * 44).toFixed(1)}`;
   });
   let line = svg.querySelector("polyline");
   if (!line) {
