@@ -124,6 +124,7 @@ class AttemptRun:
         self._started = self.last_data = loop.time()
         self._intake = Intake(session, self.number, self.known, self.screening, self._before_tokens)
         self._gaps = metrics.pace(self.node.name, session.model)
+        # What is held back, compared or asked about may take longer, whatever the node does.
         if self.silent_since is not None and self._intake.is_plain:
             self.awaited_since = self._started
         session.log.note(
@@ -371,7 +372,7 @@ class AttemptRun:
     def _ended(self, reason: str, detail: str) -> None:
         """Write down how it went. Tokens without text yet, or held back, are discarded."""
         log, loop, intake = self.session.log, asyncio.get_running_loop(), self._intake
-        self.discarded = intake.discarded + intake.repeated
+        self.discarded = intake.generated - intake.appended
         noticed_after = None
         if reason not in ("finished", "cancelled", "migrated"):
             noticed_after = loop.time() - self.last_data

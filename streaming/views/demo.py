@@ -89,12 +89,9 @@ def widget(request: HttpRequest) -> HttpResponse:
 def nodes(request: HttpRequest) -> HttpResponse:
     """The engine nodes and how they are; ``killable`` is null for nodes that are not ours to kill."""
     children = demo_nodes.read_children()
-    # What is drained and not ours is no engine behind this page: sample data has such nodes.
-    behind = [
-        node
+    known = [
+        (node, demo_nodes.is_killable(node, children))
         for node in InferenceNode.objects.order_by("name")
-        if node.admin_state != InferenceNode.Admin.DRAINED
-        or demo_nodes.is_killable(node, children) is not None
     ]
     rows = [
         {
@@ -104,9 +101,11 @@ def nodes(request: HttpRequest) -> HttpResponse:
             "model": ", ".join(node.models_served),
             "dialect": node.get_dialect_display(),
             "admin_state": node.admin_state,
-            "killable": demo_nodes.is_killable(node, children),
+            "killable": killable,
         }
-        for node in behind
+        for node, killable in known
+        # What is drained and not ours is no engine behind this page: sample data has such nodes.
+        if killable is not None or node.admin_state != InferenceNode.Admin.DRAINED
     ]
     return JsonResponse(rows, safe=False)
 
